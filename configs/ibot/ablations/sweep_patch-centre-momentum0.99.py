@@ -1,0 +1,5 @@
+# Appendix E: momentum 0.99 of the patches' centre.
+_base_ = './baseline.py'
+
+model = dict(
+    objectives=dict(patch=dict(normalization=dict(momentum=0.99))))

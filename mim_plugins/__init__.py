@@ -1,0 +1,14 @@
+"""Masked image modelling for the OpenMMLab ecosystem.
+
+Importing the package registers its parts in mmpretrain's registries, which is
+what ``custom_imports = dict(imports=['mim_plugins'])`` does in a config.
+"""
+
+from .compat import check_versions
+from .version import __version__
+
+check_versions()
+
+from . import datasets, engine, evaluation, models  # noqa: E402
+
+__all__ = ['__version__', 'datasets', 'engine', 'evaluation', 'models']

@@ -1,0 +1,202 @@
+"""What ``tools/train.py`` does, for use from Python."""
+
+import copy
+import difflib
+import os
+import os.path as osp
+from typing import Any
+
+import torch
+from mmengine.config import Config, ConfigDict
+from mmengine.registry import RUNNERS
+from mmengine.runner import Runner
+
+
+class ConfigError(ValueError):
+    """A config that cannot be run; the message says what to change."""
+
+
+def init_processes(cfg: Config, launcher: str) -> None:
+    """Join the process group; gloo where there is no CUDA.
+
+    mmengine's own ``init_dist`` needs CUDA with any backend, so on a CPU the
+    group is made here, before the Runner finds it.
+
+    Args:
+        cfg (Config): gets ``launcher`` and, on a CPU, a model wrapper
+            without device ids.
+        launcher (str): ``'none'``, ``'pytorch'``, ``'slurm'`` or ``'mpi'``.
+    """
+    cfg.launcher = launcher
+    if launcher == 'none':
+        return
+    # One seed: samples and iterations draw from it by their own numbers.
+    cfg.setdefault('model_wrapper_cfg', ConfigDict())
+    cfg.model_wrapper_cfg.setdefault('type', 'MMDistributedDataParallel')
+    cfg.model_wrapper_cfg.setdefault('broadcast_buffers', False)
+    if torch.cuda.is_available():
+        return
+    if launcher != 'pytorch':
+        raise ConfigError(
+            f"launcher='{launcher}' needs CUDA. On a CPU use torchrun "
+            "(tools/dist_train.sh) with launcher='pytorch'."
+        )
+    cfg.model_wrapper_cfg.device_ids = None
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group('gloo')
+
+
+def set_work_dir(cfg: Config, config_path: str, work_dir: str | None) -> None:
+    """``--work-dir``, else the config's, else ``work_dirs/<config name>``."""
+    if work_dir is not None:
+        cfg.work_dir = work_dir
+    elif cfg.get('work_dir') is None:
+        name = osp.splitext(osp.basename(config_path))[0]
+        cfg.work_dir = osp.join('work_dirs', name)
+
+
+def set_data_root(cfg: Any, data_root: str) -> int:
+    """Put a folder in the place of every ``data_root``; returns how many."""
+    count = 0
+    if isinstance(cfg, dict):
+        for key, value in cfg.items():
+            if key == 'data_root':
+                cfg[key] = data_root
+                count += 1
+            else:
+                count += set_data_root(value, data_root)
+    elif isinstance(cfg, (list, tuple)):
+        count = sum(set_data_root(item, data_root) for item in cfg)
+    return count
+
+
+def set_precision(cfg: Config, precision: str) -> None:
+    """Choose the precision of the optimizer wrapper (``--amp``)."""
+    if cfg.optim_wrapper.get('type') != 'PretrainOptimWrapper':
+        raise ConfigError(
+            '--amp sets the precision of a PretrainOptimWrapper, but '
+            f"optim_wrapper.type is '{cfg.optim_wrapper.get('type')}'."
+        )
+    cfg.optim_wrapper.precision = precision
+
+
+def check_config(cfg: Config) -> None:
+    """Refuse what would only fail deep inside, or not at all.
+
+    Raises:
+        ConfigError: a sentence with the keys and values to change.
+    """
+    _check_top_level(cfg)
+    if cfg.get('train_dataloader') is None:
+        raise ConfigError(
+            'The config has no train_dataloader, so there is nothing to '
+            'train on.'
+        )
+    dataset = cfg.train_dataloader.get('dataset', {})
+    if dataset.get('type') != 'ViewDataset':
+        return
+    student = cfg.model.get('student') or {}
+    patch = student.get('patch_size', 16)
+    mask = dataset.get('mask')
+    if mask is not None and mask.get('patch_size', patch) != patch:
+        raise ConfigError(
+            f'The masks are made for patches of {mask.patch_size} pixels '
+            '(train_dataloader.dataset.mask.patch_size), the student has '
+            f'patches of {patch} (model.student.patch_size): make them equal.'
+        )
+    sides = patch if isinstance(patch, (list, tuple)) else (patch, patch)
+    for name, view in (dataset.get('views') or {}).items():
+        if not view or not view.get('num', 1):
+            continue
+        size = view.get('size', 224)
+        size = size if isinstance(size, (list, tuple)) else (size, size)
+        if any(s % p for s, p in zip(size, sides)):
+            raise ConfigError(
+                f"The view '{name}' is {size[0]}x{size[1]} pixels, which "
+                f'does not divide into patches of {sides[0]}x{sides[1]}. Set '
+                f'train_dataloader.dataset.views.{name}.size to a multiple.'
+            )
+
+
+_TOP_LEVEL = (
+    'model',
+    'work_dir',
+    'train_dataloader',
+    'val_dataloader',
+    'test_dataloader',
+    'train_cfg',
+    'val_cfg',
+    'test_cfg',
+    'auto_scale_lr',
+    'optim_wrapper',
+    'param_scheduler',
+    'val_evaluator',
+    'test_evaluator',
+    'default_hooks',
+    'custom_hooks',
+    'data_preprocessor',
+    'load_from',
+    'resume',
+    'launcher',
+    'env_cfg',
+    'log_processor',
+    'log_level',
+    'visualizer',
+    'vis_backends',
+    'default_scope',
+    'randomness',
+    'experiment_name',
+    'custom_imports',
+    'model_wrapper_cfg',
+    'runner_type',
+)
+
+
+def _check_top_level(cfg: Config) -> None:
+    """Warn of a key that is one slip away from a known one."""
+    for key in cfg:
+        if key in _TOP_LEVEL:
+            continue
+        near = difflib.get_close_matches(key, _TOP_LEVEL, 1, cutoff=0.85)
+        if near:
+            raise ConfigError(
+                f"The config has the key '{key}', which nothing reads. Did "
+                f"you mean '{near[0]}'?"
+            )
+
+
+def build_runner(cfg: Config) -> Runner:
+    """A Runner from a config, of ``runner_type`` if it names one."""
+    if 'runner_type' in cfg:
+        return RUNNERS.build(cfg)
+    return Runner.from_cfg(cfg)
+
+
+def dry_run(cfg: Config, log: Any = print) -> Runner:
+    """Build everything that training needs, and train nothing.
+
+    Prints the resolved config, the sizes of the parts, and the effective
+    batch and learning rate.
+    """
+    from .hooks.schedule_hook import ScheduleHook
+
+    log(cfg.pretty_text)
+    cfg = copy.deepcopy(cfg)
+    runner = build_runner(cfg)
+    runner.train_loop = runner.build_train_loop(cfg.train_cfg)
+    runner.optim_wrapper = runner.build_optim_wrapper(cfg.optim_wrapper)
+    if cfg.get('val_cfg'):
+        runner.val_loop = runner.build_val_loop(cfg.val_cfg)
+    for hook in runner.hooks:
+        if isinstance(hook, ScheduleHook):
+            hook.before_train(runner)
+    model = runner.model
+    count = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    loader = runner.train_dataloader
+    log(f'Parameters that are trained: {count / 1e6:.2f} M')
+    log(
+        f'Images: {len(loader.dataset):,}, batch on this process: '
+        f'{loader.batch_size}, iterations: {runner.max_iters:,}'
+    )
+    log(f'Work folder: {os.path.abspath(cfg.work_dir)} (nothing was trained)')
+    return runner

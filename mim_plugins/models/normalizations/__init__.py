@@ -1,0 +1,3 @@
+from .centre_sharpen import CentreSharpen
+
+__all__ = ['CentreSharpen']

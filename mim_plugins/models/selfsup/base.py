@@ -1,0 +1,177 @@
+"""The fixed steps of every method: teacher pass, student pass, objectives."""
+
+from abc import ABCMeta, abstractmethod
+
+import torch
+from mmengine.model import BaseModel
+from mmpretrain.registry import MODELS
+from torch import Tensor, nn
+
+from mim_plugins.evaluation.diagnostics import feature_statistics
+
+from .outputs import Outputs, Tokens
+
+
+class MaskedDistiller(BaseModel, metaclass=ABCMeta):
+    """Base of methods of the unified view ``L(N(T(x)), H(S(masked x)))``.
+
+    A subclass says how the teacher is built and what moves after an
+    optimizer step; adding an objective needs no subclass.
+
+    Args:
+        student (dict): S, the backbone that is trained.
+        objectives (dict[str, dict | None]): parts of the loss by name. None
+            switches a part off.
+        data_preprocessor (dict, optional): ``ViewDataPreprocessor`` by
+            default.
+
+    Source: MaskDistill, eq. 1.
+    """
+
+    def __init__(
+        self,
+        student: dict,
+        objectives: dict,
+        data_preprocessor: dict | None = None,
+        init_cfg: dict | None = None,
+    ):
+        data_preprocessor = data_preprocessor or {}
+        if isinstance(data_preprocessor, dict):
+            data_preprocessor = dict(data_preprocessor)
+            data_preprocessor.setdefault('type', 'ViewDataPreprocessor')
+            data_preprocessor = MODELS.build(data_preprocessor)
+        super().__init__(data_preprocessor, init_cfg)
+        self.student = MODELS.build(student)
+        self.objectives = nn.ModuleDict(
+            {
+                name: MODELS.build(cfg)
+                for name, cfg in objectives.items()
+                if cfg is not None
+            }
+        )
+        if not self.objectives:
+            raise ValueError(
+                'No objective is left: model.objectives needs at least one '
+                'entry that is not None.'
+            )
+        self.diagnose = False
+        self.assignments: Tensor | None = None
+
+    # -- passes -----------------------------------------------------------
+
+    @abstractmethod
+    def teacher_pass(self, inputs: dict, groups: set[str]) -> dict:
+        """Tokens of unmasked views by group, without a gradient."""
+
+    def student_pass(self, inputs: dict) -> dict[str, Tokens]:
+        """Tokens by group; groups with masks are seen masked."""
+        masks = inputs.get('masks', {})
+        return {
+            group: self.tokens_of(
+                self.student,
+                views,
+                inputs['num_views'][group],
+                masks[group]['mask'] if group in masks else None,
+            )
+            for group, views in inputs['views'].items()
+        }
+
+    @staticmethod
+    def tokens_of(
+        backbone: nn.Module,
+        views: Tensor,
+        num_views: int,
+        mask: Tensor | None = None,
+    ) -> Tokens:
+        """One forward of all views of a group (they have one size)."""
+        tokens = backbone.forward_tokens(views, mask)
+        return Tokens(tokens, num_views, backbone.grid(views))
+
+    # -- training ---------------------------------------------------------
+
+    def run(self, inputs: dict) -> Outputs:
+        """Both passes; what :meth:`loss` and the objectives start from.
+
+        Args:
+            inputs (dict): as made by ``collate_views`` and normalised by
+                ``ViewDataPreprocessor``.
+        """
+        views, num_views = inputs['views'], inputs['num_views']
+        group = next(iter(views))
+        masks = inputs.get('masks', {})
+        needed = set()
+        for objective in self.objectives.values():
+            needed |= objective.teacher_groups(list(views), list(masks))
+        with torch.no_grad():
+            teacher = self.teacher_pass(inputs, needed)
+        return Outputs(
+            batch_size=len(views[group]) // num_views[group],
+            views=views,
+            student=self.student_pass(inputs),
+            teacher=teacher,
+            masks=masks,
+            boxes=inputs.get('boxes', {}),
+            diagnose=self.diagnose,
+        )
+
+    def loss(self, inputs: dict, data_samples: list | None = None) -> dict:
+        """The weighted parts, ``loss_<name>``, and scalars for the log."""
+        outputs = self.run(inputs)
+        losses = {
+            f'loss_{name}': objective.weight * objective(outputs)
+            for name, objective in self.objectives.items()
+        }
+        self.assignments = outputs.assignments
+        if self.diagnose:
+            group = next(iter(outputs.teacher or outputs.student))
+            source = outputs.teacher or outputs.student
+            features = source[group].cls[: outputs.batch_size].detach()
+            losses.update(outputs.metrics, **feature_statistics(features))
+        return losses
+
+    def after_optimizer_step(self) -> None:
+        """Move what moves once per optimizer step (centres, averages)."""
+        for objective in self.objectives.values():
+            objective.after_optimizer_step()
+
+    # -- evaluation -------------------------------------------------------
+
+    def evaluation_backbone(self, network: str | None = None) -> nn.Module:
+        """The backbone that evaluation and export use."""
+        if network in (None, 'student'):
+            return self.student
+        raise ValueError(
+            f"network='{network}': {type(self).__name__} has no such "
+            "network; use 'student'."
+        )
+
+    def extract_feat(
+        self, inputs: Tensor, network: str | None = None
+    ) -> Tensor:
+        """Features for evaluation: the normed [CLS] token.
+
+        Args:
+            inputs (Tensor): ``(B, C, H, W)``, normalised.
+            network (str, optional): ``'teacher'`` or ``'student'``; the
+                method's default when None.
+
+        Returns:
+            Tensor: ``(B, D)``.
+        """
+        return self.evaluation_backbone(network).forward_tokens(inputs)[:, 0]
+
+    def forward(
+        self,
+        inputs: dict | Tensor,
+        data_samples: list | None = None,
+        mode: str = 'tensor',
+    ):
+        """``mode='loss'`` for training, ``'tensor'`` for features."""
+        if mode == 'loss':
+            return self.loss(inputs, data_samples)
+        if mode == 'tensor':
+            return self.extract_feat(inputs)
+        raise ValueError(
+            f"mode='{mode}' is not known: pre-training has 'loss' and "
+            "'tensor'. k-NN evaluation runs through the KNNLoop."
+        )

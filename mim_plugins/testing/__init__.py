@@ -1,0 +1,1 @@
+"""Literal restatements of the formulas, for tests and benchmarks only."""

@@ -1,0 +1,42 @@
+"""Write the backbone of a pre-training checkpoint to a file of its own.
+
+The file loads into ``mmpretrain.VisionTransformer`` with every key matched.
+"""
+
+import argparse
+
+from mim_plugins.checkpoints import CheckpointError, save_backbone
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('checkpoint', help='the pre-training checkpoint')
+    parser.add_argument('out', help='the file to write')
+    parser.add_argument(
+        '--network',
+        choices=('teacher', 'student'),
+        default='teacher',
+        help='whose backbone (default: teacher)',
+    )
+    parser.add_argument(
+        '--prefix',
+        default='',
+        help="put before every name; 'backbone.' for whole classifiers",
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse_args()
+    try:
+        meta = save_backbone(
+            args.checkpoint, args.out, args.network, args.prefix
+        )
+    except CheckpointError as error:
+        raise SystemExit(f'{type(error).__name__}: {error}') from None
+    shape = ', '.join(f'{key} {value}' for key, value in meta.items())
+    print(f'{args.out}: {shape}')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Evaluate a checkpoint under Slurm.
+#
+#     bash tools/slurm_test.sh PARTITION JOB_NAME CONFIG CHECKPOINT \
+#         [arguments of tools/test.py]
+#
+# Variables: GPUS (all of them, 8), GPUS_PER_NODE (8), CPUS_PER_TASK (5),
+# SRUN_ARGS (further arguments of srun).
+set -euo pipefail
+
+# shellcheck source=tools/setup/launch.sh
+source "$(dirname "${BASH_SOURCE[0]}")/setup/launch.sh"
+if [ $# -lt 4 ]; then
+    usage "$0" >&2
+    exit 2
+fi
+launch_slurm "$1" "$2" test.py "$3" "$4" "${@:5}"

@@ -1,0 +1,91 @@
+"""Train a model: ``python tools/train.py CONFIG [options]``."""
+
+import argparse
+import os
+import sys
+
+# A checkpoint is data: nothing in it may run (must be set before torch).
+os.environ.setdefault('TORCH_FORCE_WEIGHTS_ONLY_LOAD', '1')
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), '..'))
+
+from mmengine.config import Config, DictAction  # noqa: E402
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description='Train a model')
+    parser.add_argument('config', help='path of the config')
+    parser.add_argument('--work-dir', help='folder for logs and checkpoints')
+    parser.add_argument(
+        '--data-root',
+        metavar='DIR',
+        help='put DIR in the place of every data_root of the config',
+    )
+    parser.add_argument(
+        '--resume',
+        nargs='?',
+        const='auto',
+        metavar='CHECKPOINT',
+        help='go on from the newest checkpoint of the work folder, or from '
+        'the one that is named',
+    )
+    parser.add_argument(
+        '--amp',
+        nargs='?',
+        const='auto',
+        choices=['auto', 'bf16', 'fp16', 'fp32'],
+        help='mixed precision; auto takes what is fast on the device',
+    )
+    parser.add_argument(
+        '--dry-run',
+        action='store_true',
+        help='print the resolved config, the effective lr and batch, build '
+        'everything, and stop',
+    )
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        help='override settings of the config, as key=value',
+    )
+    parser.add_argument(
+        '--launcher',
+        choices=['none', 'pytorch', 'slurm', 'mpi'],
+        default='none',
+    )
+    parser.add_argument('--local_rank', '--local-rank', type=int, default=0)
+    args = parser.parse_args(argv)
+    os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
+    return args
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = parse_args(argv)
+    import mim_plugins  # noqa: F401  (registers the parts)
+    from mim_plugins.engine import launch
+
+    try:
+        cfg = Config.fromfile(args.config)
+    except FileNotFoundError:
+        raise launch.ConfigError(f'There is no config {args.config}.') from None
+    if args.data_root and not launch.set_data_root(cfg, args.data_root):
+        raise launch.ConfigError(
+            f'{args.config} has no data_root that --data-root could replace.'
+        )
+    if args.cfg_options:
+        cfg.merge_from_dict(args.cfg_options)
+    launch.set_work_dir(cfg, args.config, args.work_dir)
+    if args.amp:
+        launch.set_precision(cfg, args.amp)
+    if args.resume:
+        cfg.resume = True
+        cfg.load_from = None if args.resume == 'auto' else args.resume
+    launch.check_config(cfg)
+    launch.init_processes(cfg, args.launcher)
+    if args.dry_run:
+        launch.dry_run(cfg)
+        return
+    launch.build_runner(cfg).train()
+
+
+if __name__ == '__main__':
+    main()
