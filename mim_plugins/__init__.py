@@ -10,5 +10,8 @@ from .version import __version__
 check_versions()
 
 from . import datasets, engine, evaluation, models  # noqa: E402
+from .model_hub import register_models  # noqa: E402
+
+register_models()
 
 __all__ = ['__version__', 'datasets', 'engine', 'evaluation', 'models']

@@ -96,7 +96,7 @@ def evaluate(args: argparse.Namespace) -> None:
     if is_main_process():
         print(format_table(results))
         if args.json:
-            facts = dict(config=args.config, checkpoint=args.checkpoint)
+            facts = {'config': args.config, 'checkpoint': args.checkpoint}
             Path(args.json).parent.mkdir(parents=True, exist_ok=True)
             dump({**facts, 'metrics': results}, args.json, indent=2)
 

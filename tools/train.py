@@ -58,9 +58,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return args
 
 
-def main(argv: list[str] | None = None) -> None:
-    args = parse_args(argv)
-    import mim_plugins  # noqa: F401  (registers the parts)
+def train(args: argparse.Namespace) -> None:
     from mim_plugins.engine import launch
 
     try:
@@ -84,7 +82,19 @@ def main(argv: list[str] | None = None) -> None:
     if args.dry_run:
         launch.dry_run(cfg)
         return
-    launch.build_runner(cfg).train()
+    launch.prepare_training(launch.build_runner(cfg)).train()
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = parse_args(argv)
+    import mim_plugins  # noqa: F401  (registers the parts)
+    from mim_plugins.checkpoints import CheckpointError
+    from mim_plugins.engine.launch import ConfigError
+
+    try:
+        train(args)
+    except (CheckpointError, ConfigError, FileNotFoundError) as error:
+        sys.exit(f'{type(error).__name__}: {error}')
 
 
 if __name__ == '__main__':

@@ -88,7 +88,7 @@ def attention_maps(
     with evaluation_mode(model):
         for image in images:
             pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
-            batch = model.data_preprocessor(dict(inputs=[pixels]), False)
+            batch = model.data_preprocessor({'inputs': [pixels]}, False)
             inputs = batch['inputs']
             if isinstance(inputs, (list, tuple)):
                 inputs = torch.stack(list(inputs))

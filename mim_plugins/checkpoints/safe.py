@@ -1,6 +1,7 @@
 """Reading checkpoint files without running what is in them."""
 
 import argparse
+import codecs
 import os
 import pickle
 import pickletools
@@ -174,7 +175,8 @@ def _allowances() -> Iterator[None]:
         with serialization.safe_globals(_ALLOWED):
             yield
         return
-    before = serialization.get_safe_globals()  # torch 2.4
+    # torch 2.4, which hands out its own list
+    before = list(serialization.get_safe_globals())
     serialization.add_safe_globals(_ALLOWED)
     try:
         yield
@@ -223,6 +225,7 @@ _ALLOWED = [
     argparse.Namespace,
     np.ndarray,
     np.dtype,
+    codecs.encode,  # bytes of numpy scalars; torch 2.4 lacks it
     *{type(np.dtype(name)) for name in _NUMPY_TYPES},
     *_copies(multiarray._reconstruct, '_reconstruct'),
     *_copies(multiarray.scalar, 'scalar'),

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from mmengine.config import Config, ConfigDict
+from mmengine.dist import get_world_size
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
@@ -166,10 +167,37 @@ def _check_top_level(cfg: Config) -> None:
 
 
 def build_runner(cfg: Config) -> Runner:
-    """A Runner from a config, of ``runner_type`` if it names one."""
+    """A Runner from a config, of ``runner_type`` if it names one.
+
+    Hooks that a child config has set to None are left out.
+    """
+    hooks = cfg.get('default_hooks') or {}
+    for name in [name for name, hook in hooks.items() if hook is None]:
+        if name != 'param_scheduler':  # mmengine's own: None means without
+            del hooks[name]
     if 'runner_type' in cfg:
         return RUNNERS.build(cfg)
     return Runner.from_cfg(cfg)
+
+
+def prepare_training(runner: Runner) -> Runner:
+    """Build the train loop, and refuse data that give no batch.
+
+    Raises:
+        ConfigError: the data set has fewer images than one batch.
+    """
+    loop = runner.build_train_loop(runner._train_loop)
+    runner._train_loop = loop
+    loader = loop.dataloader
+    if len(loader) == 0:
+        processes = get_world_size()
+        raise ConfigError(
+            f'The training data have {len(loader.dataset):,} images, '
+            f'smaller than one batch: {loader.batch_size} on each of '
+            f'{processes} process(es), and the last incomplete batch is '
+            'dropped. Lower train_dataloader.batch_size, or add images.'
+        )
+    return runner
 
 
 def dry_run(cfg: Config, log: Any = print) -> Runner:
@@ -182,14 +210,13 @@ def dry_run(cfg: Config, log: Any = print) -> Runner:
 
     log(cfg.pretty_text)
     cfg = copy.deepcopy(cfg)
-    runner = build_runner(cfg)
-    runner.train_loop = runner.build_train_loop(cfg.train_cfg)
+    runner = prepare_training(build_runner(cfg))
     runner.optim_wrapper = runner.build_optim_wrapper(cfg.optim_wrapper)
     if cfg.get('val_cfg'):
-        runner.val_loop = runner.build_val_loop(cfg.val_cfg)
+        runner.build_val_loop(runner._val_loop)
     for hook in runner.hooks:
         if isinstance(hook, ScheduleHook):
-            hook.before_train(runner)
+            hook.before_train(runner)  # checks targets, logs lr and batch
     model = runner.model
     count = sum(p.numel() for p in model.parameters() if p.requires_grad)
     loader = runner.train_dataloader

@@ -6,6 +6,9 @@ import time
 import torch
 from torch import nn
 
+# After this time no further round of the measurement is begun.
+SECONDS = 0.5
+
 
 def _best_time(dtype: torch.dtype, repeats: int) -> float:
     """Shortest of some passes through an MLP, in seconds."""
@@ -27,10 +30,11 @@ def _best_time(dtype: torch.dtype, repeats: int) -> float:
 def supports_fast_bf16(device_type: str = 'cpu') -> bool:
     """Whether training in bfloat16 is worth while on a device.
 
-    A CUDA device is asked, a processor is measured (less than a second, once
-    per process): forward and backward of a small MLP, float32 and autocast to
-    bfloat16 in turn, the shortest time of each, so that another busy job
-    does not decide.  bfloat16 counts as fast at 1.2 times the speed or more.
+    A CUDA device is asked, a processor is measured (about a second at most,
+    once per process): forward and backward of a small MLP, float32 and
+    autocast to bfloat16 in turn, the shortest time of each, so that another
+    busy job does not decide.  bfloat16 counts as fast at 1.2 times the speed
+    or more.
     On other devices the answer is no.
     """
     if device_type == 'cuda':
@@ -40,9 +44,12 @@ def supports_fast_bf16(device_type: str = 'cpu') -> bool:
     _best_time(torch.float32, 1)
     _best_time(torch.bfloat16, 1)
     full = half = float('inf')
-    for _ in range(3):
-        full = min(full, _best_time(torch.float32, 3))
-        half = min(half, _best_time(torch.bfloat16, 3))
+    end = time.perf_counter() + SECONDS
+    for _ in range(4):
+        full = min(full, _best_time(torch.float32, 2))
+        half = min(half, _best_time(torch.bfloat16, 2))
+        if time.perf_counter() > end:
+            break
     return half * 1.2 <= full
 
 

@@ -126,11 +126,11 @@ def cluster_metrics(
             number of groups and only means much with as many clusters as
             classes.
     """
-    metrics = dict(
-        nmi=normalized_mutual_information(labels, clusters),
-        ari=adjusted_rand_index(labels, clusters),
-        fmi=fowlkes_mallows_index(labels, clusters),
-    )
+    metrics = {
+        'nmi': normalized_mutual_information(labels, clusters),
+        'ari': adjusted_rand_index(labels, clusters),
+        'fmi': fowlkes_mallows_index(labels, clusters),
+    }
     if accuracy:
         metrics['acc'] = clustering_accuracy(labels, clusters)
     return metrics

@@ -74,10 +74,10 @@ def feature_statistics(features: Tensor) -> dict[str, Tensor]:
     """
     # Autocast would run the products of the decomposition in half precision.
     with torch.autocast(features.device.type, enabled=False):
-        return dict(
-            feature_rank=effective_rank(features),
-            feature_std=feature_deviation(features),
-        )
+        return {
+            'feature_rank': effective_rank(features),
+            'feature_std': feature_deviation(features),
+        }
 
 
 def collapse_signature(

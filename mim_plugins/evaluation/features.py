@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from .gathering import FeatureSet, every_process, gather_features
 
-DTYPES = dict(fp32=None, bf16=torch.bfloat16, fp16=torch.float16)
+DTYPES = {'fp32': None, 'bf16': torch.bfloat16, 'fp16': torch.float16}
 
 
 def network_encoder(

@@ -14,8 +14,8 @@ from .diagnostics import collapse_signature
 from .features import class_label
 from .gathering import every_process, gather_vector
 
-ADVICE = dict(
-    uniform=(
+ADVICE = {
+    'uniform': (
         'the targets of the {part} objective are uniform and the student '
         'follows them: the loss sits at ln K = {limit:.3f}, the known sign '
         'of collapse to the uniform output. Nothing is learnt from here on. '
@@ -24,14 +24,14 @@ ADVICE = dict(
         'long ones), lower the learning rate or the batch size, and start '
         'again.'
     ),
-    single=(
+    'single': (
         'all targets of the {part} objective name one prototype of {number} '
         '(entropy near 0): the known sign of collapse to a single output. '
         'Nothing is learnt from here on. Keep centring on (centre momentum '
         '0.9), raise the teacher temperature or lower the learning rate, and '
         'start again.'
     ),
-)
+}
 
 
 @HOOKS.register_module()

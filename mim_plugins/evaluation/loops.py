@@ -171,6 +171,7 @@ def _with_defaults(dataloader: DataLoader | dict) -> DataLoader | dict:
         return dataloader
     dataloader = dict(dataloader)
     dataloader.setdefault(
-        'sampler', dict(type='DefaultSampler', shuffle=False, round_up=False)
+        'sampler',
+        {'type': 'DefaultSampler', 'shuffle': False, 'round_up': False},
     )
     return dataloader

@@ -188,10 +188,15 @@ def test_log_statistics_of_a_file_are_not_installed(tmp_path):
     assert HistoryBuffer._statistics_methods == before
 
 
-def test_allowances_end_with_the_call(tmp_path):
+@pytest.mark.parametrize('torch_2_4', [False, True])
+def test_allowances_end_with_the_call(tmp_path, monkeypatch, torch_2_4):
+    if torch_2_4:  # it has no context manager for this
+        monkeypatch.delattr(torch.serialization, 'safe_globals', False)
     path = tmp_path / 'file.pth'
     torch.save({'args': argparse.Namespace(a=1)}, path)
-    load_file(path)
+    before = set(torch.serialization.get_safe_globals())
+    assert load_file(path)['args'].a == 1
+    assert set(torch.serialization.get_safe_globals()) == before
     with pytest.raises(pickle.UnpicklingError):
         torch.load(path, weights_only=True)
 

@@ -160,6 +160,15 @@ def test_crops_are_distributed_as_torchvision():
         assert distance < 2.23 * math.sqrt(2 / num)
 
 
+def test_crops_reach_every_place():
+    """A 3x3 crop of a 5x6 image has 3x4 places, all equally likely."""
+    augmentation = ViewAugmentation(8, scale=(0.3, 0.3), ratio=(1, 1))
+    boxes = [p.box for p in draws(augmentation, 2400, (5, 6))]
+    assert set(boxes) == {(x, y, 3, 3) for x in range(3) for y in range(4)}
+    counts = [boxes.count(box) for box in set(boxes)]
+    assert 140 < min(counts) and max(counts) < 260
+
+
 def test_probabilities_and_ranges():
     augmentation = ViewAugmentation(
         8,

@@ -29,6 +29,7 @@ def test_one_slow_measurement_does_not_decide(monkeypatch):
 
     calls = []
     monkeypatch.setattr(probe, '_best_time', noisy)
+    monkeypatch.setattr(probe, 'SECONDS', 60)
     assert probe.supports_fast_bf16('cpu') is True
 
 
@@ -40,3 +41,16 @@ def test_the_measurement_leaves_the_random_state_alone():
 
 def test_devices_that_are_not_known_say_no():
     assert probe.supports_fast_bf16('mps') is False
+
+
+def test_a_slow_processor_is_not_measured_for_long(monkeypatch):
+    calls = []
+
+    def slow(dtype, repeats):
+        calls.append(dtype)
+        return 1.0
+
+    monkeypatch.setattr(probe, '_best_time', slow)
+    monkeypatch.setattr(probe, 'SECONDS', -1)
+    assert probe.supports_fast_bf16('cpu') is False
+    assert len(calls) == 4  # a warm-up and one round

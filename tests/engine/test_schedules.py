@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mim_plugins.engine import (
@@ -23,6 +23,7 @@ lengths = st.integers(1, 60)
 warmups = st.integers(0, 80)
 
 
+@settings(deadline=None)
 @given(total=lengths, warmup=warmups)
 @pytest.mark.parametrize('function', [cosine_schedule, linear_schedule])
 def test_any_length_and_warmup(function, total, warmup):
@@ -52,6 +53,7 @@ def test_steps_count_from_the_start_of_the_run():
     np.testing.assert_allclose(values, [0, 1, 1, 0.1, 0.1, 0.01, 0.01])
 
 
+@settings(deadline=None)
 @given(st.integers(1, 30), st.integers(0, 40), st.integers(0, 40))
 def test_temperature_of_any_length(epochs, warmup, delay):
     values = temperature_schedule(0.04, 0.07, warmup, epochs, delay)
@@ -149,6 +151,7 @@ def test_a_name_is_registered_once():
         register_schedule(CosineSchedule)
 
 
+@settings(deadline=None)
 @given(total=lengths, length=st.integers(1, 20), count=st.integers(1, 9))
 def test_progress_is_constant_within_a_window(total, length, count):
     progress = Progress(total, length, count)

@@ -18,7 +18,8 @@ train_dataloader = dict(
     collate_fn=dict(type='collate_views'),
     dataset=dict(
         type='ViewDataset',
-        source=dict(type='ImageNet', data_root='data/imagenet/', split='train'),
+        source=dict(
+            type='ImageNet', data_root='data/imagenet/', split='train'),
         views=dict(
             global1=dict(_global, blur=dict(prob=1.0, radius=(0.1, 2.0))),
             global2=dict(

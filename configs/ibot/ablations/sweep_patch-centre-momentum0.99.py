@@ -2,4 +2,5 @@
 _base_ = './baseline.py'
 
 model = dict(
-    objectives=dict(patch=dict(normalization=dict(momentum=0.99))))
+    objectives=dict(
+        patch=dict(normalization=dict(momentum=0.99))))

@@ -2,4 +2,5 @@
 _base_ = './baseline.py'
 
 model = dict(
-    objectives=dict(patch=dict(normalization=dict(hard=True))))
+    objectives=dict(
+        patch=dict(normalization=dict(hard=True))))

@@ -2,4 +2,5 @@
 _base_ = './baseline.py'
 
 model = dict(
-    objectives=dict(patch=dict(normalization=dict(centring=False, sharpening=False))))
+    objectives=dict(
+        patch=dict(normalization=dict(centring=False, sharpening=False))))

@@ -14,4 +14,5 @@ model = dict(
                 checkpoint='checkpoints/dalle_encoder.pth'),
             loss=dict(type='SoftCrossEntropy', temperature=0.1))))
 default_hooks = dict(
-    schedules=dict(schedules=dict(cls_temperature=None, patch_temperature=None)))
+    schedules=dict(
+        schedules=dict(cls_temperature=None, patch_temperature=None)))

@@ -13,4 +13,5 @@ model = dict(
                 checkpoint='checkpoints/dalle_encoder.pth'),
             loss=dict(type='SoftCrossEntropy', temperature=0.1))))
 default_hooks = dict(
-    schedules=dict(schedules=dict(patch_temperature=None)))
+    schedules=dict(
+        schedules=dict(patch_temperature=None)))

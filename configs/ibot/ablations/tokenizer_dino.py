@@ -19,4 +19,5 @@ model = dict(
                 checkpoint='work_dirs/dino/epoch_300.pth'),
             loss=dict(type='SoftCrossEntropy', temperature=0.1))))
 default_hooks = dict(
-    schedules=dict(schedules=dict(cls_temperature=None, patch_temperature=None)))
+    schedules=dict(
+        schedules=dict(cls_temperature=None, patch_temperature=None)))

@@ -1,4 +1,4 @@
-# Table 4: a standalone DINO as the tokenizer, with the [CLS] loss, shared head.
+# Table 4: a standalone DINO as tokenizer, [CLS] loss, shared head.
 _base_ = './baseline.py'
 
 model = dict(
@@ -18,4 +18,5 @@ model = dict(
                 checkpoint='work_dirs/dino/epoch_300.pth'),
             loss=dict(type='SoftCrossEntropy', temperature=0.1))))
 default_hooks = dict(
-    schedules=dict(schedules=dict(patch_temperature=None)))
+    schedules=dict(
+        schedules=dict(patch_temperature=None)))

@@ -42,7 +42,10 @@ _BY_TEXTURE = {item.texture: i for i, item in enumerate(DEMO_CLASSES)}
 
 # One palette for every class: which colours a picture has tells nothing.
 THING_COLOURS: tuple[Colour, Colour] = ((42, 48, 66), (226, 208, 160))
-GROUND_COLOURS: tuple[Colour, Colour] = ((70, 96, 98), (178, 170, 150))
+GROUND_COLOURS: tuple[Colour, Colour] = ((108, 114, 114), (142, 140, 132))
+# Pictures that differ by their colours let a student tell them apart by those
+# and learn nothing else, so colours hardly vary, and grounds are faint.
+COLOUR_SPREAD = 2
 
 
 @dataclass(frozen=True)
@@ -174,7 +177,7 @@ def random_thing(
     rng: np.random.Generator,
     shape: str,
     texture: str,
-    radius: tuple[float, float] = (0.2, 0.34),
+    radius: tuple[float, float] = (0.28, 0.4),
     margin: float = 0.02,
 ) -> Thing:
     """A thing of given shape and texture, all else random."""
@@ -188,7 +191,7 @@ def random_thing(
         texture_scale=float(rng.uniform(0.5, 0.72)),
         texture_angle=float(rng.uniform(0, 2 * np.pi)),
         texture_phase=tuple(rng.uniform(-0.5, 0.5, 2).tolist()),
-        colours=_near(rng, THING_COLOURS, 14),
+        colours=_near(rng, THING_COLOURS, COLOUR_SPREAD),
         seed=int(rng.integers(2**32)),
     )
 
@@ -202,7 +205,7 @@ def random_ground(
         texture=any_texture if texture is None else texture,
         scale=float(rng.uniform(0.22, 0.34)),
         angle=float(rng.uniform(0, 2 * np.pi)),
-        colours=_near(rng, GROUND_COLOURS, 14),
+        colours=_near(rng, GROUND_COLOURS, COLOUR_SPREAD),
         seed=int(rng.integers(2**32)),
     )
 
@@ -222,7 +225,7 @@ def _apart(thing: Thing, others: Sequence[Thing], gap: float) -> bool:
 def random_scene(
     rng: np.random.Generator,
     labels: Sequence[int],
-    radius: tuple[float, float] = (0.2, 0.34),
+    radius: tuple[float, float] = (0.28, 0.4),
     ground: str | None = None,
     tries: int = 30,
 ) -> Scene:

@@ -6,15 +6,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .normalized_linear import NormalizedLinear
+from .token_norm import TokenBatchNorm
 
 SHARE_MODES = ('all', 'mlp', 'layers', 'none')
-
-
-class TokenBatchNorm(nn.BatchNorm1d):
-    """Batch norm over every token of ``(..., C)``, batch first or not."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
 
 
 def _norm_layer(norm: str | None, dim: int) -> nn.Module | None:
@@ -74,8 +68,10 @@ class IBOTHead(BaseModule):
             at one. The published ViT-S/16 run learns it.
         norm (str, optional): ``'bn'`` or ``'ln'`` between the layers of the
             MLP.  One module serves all hidden layers, as in the official
-            code; with ``'bn'`` the statistics are those of the tokens that
-            pass in one call.
+            code. With ``'bn'`` the statistics are those of the tokens that
+            pass in one call on all processes: [CLS] tokens and patch tokens
+            apart, and of the student's patches the masked ones, the few
+            that pad their number included.
 
     Source: iBOT, Sec. 3.2 and Appendix E (heads); DINO for the head itself.
     """
@@ -149,12 +145,12 @@ class IBOTHead(BaseModule):
                 nn.init.zeros_(module.bias)
 
     def init_weights(self) -> None:
-        """Draw all weights again, from the global generator."""
-        super().init_weights()
+        """Draw all weights again (``init_cfg`` has the last word)."""
         self._init_mlp()
         for module in self.modules():
             if isinstance(module, NormalizedLinear):
                 module.reset_parameters()
+        super().init_weights()
 
     def project_cls(self, x: Tensor) -> Tensor:
         """[CLS] tokens ``(..., D)`` to unit bottleneck vectors."""

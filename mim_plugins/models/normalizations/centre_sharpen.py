@@ -40,6 +40,14 @@ class CentreSharpen(nn.Module):
         hard: bool = False,
     ):
         super().__init__()
+        if not 0 <= momentum <= 1:
+            raise ValueError(f'momentum={momentum} must lie in [0, 1].')
+        for name, value in (
+            ('temperature', temperature),
+            ('student_temperature', student_temperature),
+        ):
+            if value <= 0:
+                raise ValueError(f'{name}={value} must be above zero.')
         self.momentum = momentum
         self.temperature = temperature
         self.centring = centring
@@ -80,11 +88,16 @@ class CentreSharpen(nn.Module):
 
     @torch.no_grad()
     def step(self) -> None:
-        """Move the centre by what was observed since the last step."""
-        if self._sum is None:
-            return
-        packed = torch.cat([self._sum, self._sum.new_full((1,), self._count)])
+        """Move the centre by what was observed since the last step.
+
+        All processes must call it; one of them may have observed nothing.
+        """
+        total = self._sum
+        if total is None:  # other processes may have seen some
+            total = torch.zeros_like(self.centre)
+        packed = torch.cat([total, total.new_full((1,), self._count)])
         dist.all_reduce(packed)
-        mean = packed[:-1] / packed[-1]
-        self.centre.mul_(self.momentum).add_(mean, alpha=1 - self.momentum)
+        total, count = packed[:-1], packed[-1]
+        moved = self.centre.lerp(total / count.clamp_min(1), 1 - self.momentum)
+        self.centre.copy_(torch.where(count > 0, moved, self.centre))
         self._sum, self._count = None, 0

@@ -13,23 +13,33 @@ class Objective(BaseModule):
     Args:
         weight (float): the factor of the part in the total loss.
 
-    An objective names the view groups of which it needs the teacher's tokens
-    in :meth:`teacher_groups`, and may hold state (centres) that moves in
-    :meth:`after_optimizer_step`.
+    An objective names the view groups of which it needs the tokens of
+    teacher and student, so that nothing else is computed, and may hold state
+    (centres) that moves in :meth:`after_optimizer_step`.
     """
+
+    tokens = 'patch'
+    """Whether logits of ``'cls'`` or of ``'patch'`` tokens are compared."""
 
     def __init__(self, weight: float = 1.0, init_cfg: dict | None = None):
         super().__init__(init_cfg)
         self.weight = weight
 
-    def teacher_groups(self, groups: list[str], masked: list[str]) -> set:
-        """Groups that the teacher must see.
+    def teacher_groups(self, groups: list[str], masked: list[str]) -> set[str]:
+        """Groups that the teacher must see (without masks).
 
         Args:
-            groups: all view groups of the batch.
+            groups: all groups that the student can see.
             masked: those that have masks.
+
+        Raises:
+            ValueError: if a group that cannot be done without is missing.
         """
-        return {'global'} & set(groups)
+        return {require_group('global', groups, self)}
+
+    def student_groups(self, groups: list[str], masked: list[str]) -> set[str]:
+        """Groups that the student must see; as :meth:`teacher_groups`."""
+        return {require_group('global', groups, self)}
 
     def forward(self, outputs: Outputs) -> Tensor:
         """The loss, without :attr:`weight`."""
@@ -39,37 +49,43 @@ class Objective(BaseModule):
         """Move what moves once per optimizer step."""
 
 
-def masked_crops(outputs: Outputs) -> int:
-    """Number of crops in the groups that have masks.
-
-    Raises:
-        ValueError: when the batch has no masks at all.
-    """
-    if not outputs.masks:
-        raise ValueError(
-            'This objective needs masks, but the batch has none. Set '
-            "train_dataloader.dataset.mask=dict(type='BlockMask', "
-            'patch_size=...), or switch the objective off with '
-            'model.objectives.patch=None.'
+def require_group(name: str, groups: list[str], objective: Objective) -> str:
+    """The name of a view group that an objective cannot do without."""
+    if name not in groups:
+        hint = (
+            'set model.unmasked_global=True'
+            if name.endswith('_unmasked')
+            else f"give views of train_dataloader.dataset.views group='{name}'"
         )
-    return sum(len(outputs.student[g].tokens) for g in outputs.masks)
+        raise ValueError(
+            f"{type(objective).__name__} needs views of the group '{name}', "
+            f'but there are only {sorted(groups)}: {hint}.'
+        )
+    return name
 
 
 @torch.no_grad()
+def mean_entropy(target: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Mean entropy of distributions, in nats.
+
+    Args:
+        target (Tensor): ``(M, K)``.
+        weight (Tensor, optional): ``(M,)``; the weighted sum is returned.
+    """
+    entropy = torch.special.entr(target).sum(-1)
+    return entropy.mean() if weight is None else (entropy * weight).sum()
+
+
 def distribution_metrics(
-    name: str, cross_entropy: Tensor, target: Tensor, weight=None
+    cross_entropy: Tensor, entropy: Tensor
 ) -> dict[str, Tensor]:
     """Entropy of the targets and KL from target to student, apart.
 
     Args:
-        name (str): prefix in the log.
-        cross_entropy (Tensor): scalar mean over the rows of ``target``.
-        target (Tensor): ``(M, K)``.
-        weight (Tensor, optional): ``(M,)``, summing to one.
+        cross_entropy (Tensor): scalar, a mean over distributions.
+        entropy (Tensor): scalar, the mean over the same ones.
     """
-    entropy = -(target * target.clamp_min(1e-12).log()).sum(-1)
-    entropy = entropy.mean() if weight is None else (entropy * weight).sum()
     return {
-        f'{name}_target_entropy': entropy,
-        f'{name}_kl': cross_entropy.detach() - entropy,
+        'target_entropy': entropy,
+        'kl': cross_entropy.detach() - entropy,
     }

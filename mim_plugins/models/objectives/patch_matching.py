@@ -5,8 +5,8 @@ from mmpretrain.registry import MODELS
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..selfsup.outputs import Outputs, Tokens
-from .base import Objective, distribution_metrics
+from ..selfsup.outputs import Outputs
+from .base import Objective, distribution_metrics, mean_entropy
 
 
 def patch_centres(boxes: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -37,17 +37,28 @@ def match_by_position(
 ) -> tuple[Tensor, Tensor]:
     """The nearest teacher patch of each student patch in the source picture.
 
+    Patches are a lattice, so the nearest one is found axis by axis: it is
+    the one that the student's centre falls into, or the closest at the edge.
+
+    Args:
+        student_boxes, teacher_boxes (Tensor): ``(B, 5)``, see
+            :func:`patch_centres`.
+        grid (tuple[int, int]): ``(h, w)`` patches of either.
+
     Returns:
         index ``(B, N)`` into the teacher's patches, and weight ``(B, N)``:
         1 where the student's patch lies in the teacher's crop, else 0.
     """
-    mine = patch_centres(student_boxes, grid)
-    theirs = patch_centres(teacher_boxes, grid)
-    index = torch.cdist(mine, theirs).argmin(-1)
-    low = teacher_boxes[:, None, :2]
-    high = low + teacher_boxes[:, None, 2:4]
-    inside = ((mine >= low) & (mine <= high)).all(-1)
-    return index, inside.to(mine.dtype)
+    h, w = grid
+    corner, size = teacher_boxes[:, None, :2], teacher_boxes[:, None, 2:4]
+    position = (patch_centres(student_boxes, grid) - corner) / size
+    inside = ((position >= 0) & (position <= 1)).all(-1)
+    x, y = position.unbind(-1)
+    flipped = teacher_boxes[:, 4:5]
+    x = x * (1 - flipped) + (1 - x) * flipped
+    column = (x * w).floor().clamp(0, w - 1)
+    row = (y * h).floor().clamp(0, h - 1)
+    return (row * w + column).long(), inside.to(position.dtype)
 
 
 def match_by_feature(student: Tensor, teacher: Tensor) -> Tensor:
@@ -91,15 +102,10 @@ class PatchMatching(Objective):
             raise ValueError(f"match='{match}': use 'position' or 'feature'.")
         self.match = match
         self.normalization = MODELS.build(normalization)
-        self.loss = MODELS.build(loss or dict(type='SoftCrossEntropy'))
+        self.loss = MODELS.build(loss or {'type': 'SoftCrossEntropy'})
 
     def forward(self, outputs: Outputs) -> Tensor:
         student, teacher = outputs.student['global'], outputs.teacher['global']
-        with torch.no_grad():
-            target_logits = outputs.teacher_head.forward_patch(teacher.patches)
-            self.normalization.observe(target_logits)
-            target = self.normalization(target_logits)
-        logits = outputs.student_head.forward_patch(student.patches)
         views = range(student.num_views)
         pairs = [(u, v) for u in views for v in views if u != v]
         if not pairs:
@@ -107,46 +113,59 @@ class PatchMatching(Objective):
                 'PatchMatching compares two global crops of a picture, but '
                 'the batch has one. Add a second view of group "global".'
             )
-        batch = outputs.batch_size
-        total = logits.new_zeros((), dtype=torch.float32)
+        with torch.no_grad():
+            target = outputs.teacher_head.forward_patch(teacher.patches)
+            target = target.flatten(0, 1)
+            self.normalization.observe(target)
+            target = self.normalization(target)
+        logits = outputs.student_head.forward_patch(student.patches)
+        logits = logits.unflatten(0, (-1, outputs.batch_size))
+        loss = entropy = share = 0.0
         for u, v in pairs:
-            rows_u = slice(u * batch, (u + 1) * batch)
-            rows_v = slice(v * batch, (v + 1) * batch)
-            index, weight = self._match(outputs, rows_u, rows_v, student)
-            matched = target[rows_u].gather(
-                1, index[..., None].expand(-1, -1, target.shape[-1])
-            )
-            share = weight / weight.sum(1, keepdim=True).clamp_min(1) / batch
-            total = total + self.loss(
-                logits[rows_v].flatten(0, 1),
-                matched.flatten(0, 1),
-                share.flatten(),
-            )
-        loss = total / len(pairs)
+            rows, weight = self._match(outputs, u, v)
+            matched = target.index_select(0, rows)
+            loss = loss + self.loss(logits[v].flatten(0, 1), matched, weight)
+            if outputs.diagnose:
+                entropy = entropy + mean_entropy(matched, weight)
+                share = share + weight.sum()
         if outputs.diagnose:
+            # of a matched token: pictures without overlap do not dilute it
+            share = share.clamp_min(1e-12)
             outputs.metrics.update(
-                distribution_metrics('patch', loss, target.flatten(0, 1))
+                distribution_metrics(loss / share, entropy / share)
             )
-        return loss
+        return loss / len(pairs)
 
     @torch.no_grad()
     def _match(
-        self,
-        outputs: Outputs,
-        teacher_rows: slice,
-        student_rows: slice,
-        student: Tokens,
+        self, outputs: Outputs, teacher_view: int, student_view: int
     ) -> tuple[Tensor, Tensor]:
+        """Teacher's patch and weight of each patch of a student's view.
+
+        Returns:
+            rows ``(B * N,)`` among all patches of the teacher, and weight
+            ``(B * N,)``: 1 / matched patches of the picture / B, or 0.
+        """
+        batch, student = outputs.batch_size, outputs.student['global']
+        theirs, mine = (
+            slice(v * batch, (v + 1) * batch)
+            for v in (teacher_view, student_view)
+        )
         if self.match == 'position':
             boxes = outputs.boxes['global']
-            return match_by_position(
-                boxes[student_rows], boxes[teacher_rows], student.grid
+            index, weight = match_by_position(
+                boxes[mine], boxes[theirs], student.grid
             )
-        index = match_by_feature(
-            student.patches[student_rows],
-            outputs.teacher['global'].patches[teacher_rows],
-        )
-        return index, torch.ones_like(index, dtype=torch.float32)
+        else:
+            index = match_by_feature(
+                student.patches[mine],
+                outputs.teacher['global'].patches[theirs],
+            )
+            weight = torch.ones_like(index, dtype=torch.float32)
+        weight = weight / weight.sum(1, keepdim=True).clamp_min(1) / batch
+        crops = torch.arange(theirs.start, theirs.stop, device=index.device)
+        rows = crops[:, None] * index.shape[1] + index
+        return rows.flatten(), weight.flatten()
 
     def after_optimizer_step(self) -> None:
         self.normalization.step()

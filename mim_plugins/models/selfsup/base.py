@@ -28,6 +28,9 @@ class MaskedDistiller(BaseModel, metaclass=ABCMeta):
     Source: MaskDistill, eq. 1.
     """
 
+    networks: tuple[str, ...] = ('student',)
+    """Names of the networks that can be evaluated."""
+
     def __init__(
         self,
         student: dict,
@@ -54,16 +57,31 @@ class MaskedDistiller(BaseModel, metaclass=ABCMeta):
                 'No objective is left: model.objectives needs at least one '
                 'entry that is not None.'
             )
+        confusing = [name for name in self.objectives if 'loss' in name]
+        if confusing:
+            raise ValueError(
+                f'Objectives {confusing}: every entry of the log with "loss" '
+                'in its name is added to the loss. Name them otherwise in '
+                'model.objectives.'
+            )
         self.diagnose = False
         self.assignments: Tensor | None = None
 
     # -- passes -----------------------------------------------------------
 
     @abstractmethod
-    def teacher_pass(self, inputs: dict, groups: set[str]) -> dict:
-        """Tokens of unmasked views by group, without a gradient."""
+    def teacher_pass(
+        self, inputs: dict, groups: set[str]
+    ) -> dict[str, Tokens]:
+        """Tokens of unmasked views by group; no gradient is recorded."""
 
-    def student_pass(self, inputs: dict) -> dict[str, Tokens]:
+    def student_groups(self, inputs: dict) -> list[str]:
+        """Names of the groups that the student can see."""
+        return list(inputs['views'])
+
+    def student_pass(
+        self, inputs: dict, groups: set[str]
+    ) -> dict[str, Tokens]:
         """Tokens by group; groups with masks are seen masked."""
         masks = inputs.get('masks', {})
         return {
@@ -74,6 +92,7 @@ class MaskedDistiller(BaseModel, metaclass=ABCMeta):
                 masks[group]['mask'] if group in masks else None,
             )
             for group, views in inputs['views'].items()
+            if group in groups
         }
 
     @staticmethod
@@ -99,15 +118,17 @@ class MaskedDistiller(BaseModel, metaclass=ABCMeta):
         views, num_views = inputs['views'], inputs['num_views']
         group = next(iter(views))
         masks = inputs.get('masks', {})
-        needed = set()
+        seen, masked = self.student_groups(inputs), list(masks)
+        for_teacher, for_student = set(), set()
         for objective in self.objectives.values():
-            needed |= objective.teacher_groups(list(views), list(masks))
+            for_teacher |= objective.teacher_groups(seen, masked)
+            for_student |= objective.student_groups(seen, masked)
         with torch.no_grad():
-            teacher = self.teacher_pass(inputs, needed)
+            teacher = self.teacher_pass(inputs, for_teacher)
         return Outputs(
             batch_size=len(views[group]) // num_views[group],
             views=views,
-            student=self.student_pass(inputs),
+            student=self.student_pass(inputs, for_student),
             teacher=teacher,
             masks=masks,
             boxes=inputs.get('boxes', {}),
@@ -117,17 +138,18 @@ class MaskedDistiller(BaseModel, metaclass=ABCMeta):
     def loss(self, inputs: dict, data_samples: list | None = None) -> dict:
         """The weighted parts, ``loss_<name>``, and scalars for the log."""
         outputs = self.run(inputs)
-        losses = {
-            f'loss_{name}': objective.weight * objective(outputs)
-            for name, objective in self.objectives.items()
-        }
+        losses, metrics = {}, {}
+        for name, objective in self.objectives.items():
+            outputs.metrics = {}
+            losses[f'loss_{name}'] = objective.weight * objective(outputs)
+            for key, value in outputs.metrics.items():
+                metrics[f'{name}_{key}'] = value
         self.assignments = outputs.assignments
         if self.diagnose:
-            group = next(iter(outputs.teacher or outputs.student))
-            source = outputs.teacher or outputs.student
-            features = source[group].cls[: outputs.batch_size].detach()
-            losses.update(outputs.metrics, **feature_statistics(features))
-        return losses
+            seen = outputs.teacher or outputs.student
+            features = next(iter(seen.values())).cls[: outputs.batch_size]
+            metrics.update(feature_statistics(features))
+        return losses | metrics
 
     def after_optimizer_step(self) -> None:
         """Move what moves once per optimizer step (centres, averages)."""
@@ -137,13 +159,18 @@ class MaskedDistiller(BaseModel, metaclass=ABCMeta):
     # -- evaluation -------------------------------------------------------
 
     def evaluation_backbone(self, network: str | None = None) -> nn.Module:
-        """The backbone that evaluation and export use."""
-        if network in (None, 'student'):
-            return self.student
-        raise ValueError(
-            f"network='{network}': {type(self).__name__} has no such "
-            "network; use 'student'."
-        )
+        """The backbone that evaluation and export use.
+
+        Args:
+            network (str, optional): one of :attr:`networks`; the method's
+                default when None.
+        """
+        if network not in (None, *self.networks):
+            raise ValueError(
+                f"network='{network}': {type(self).__name__} has no such "
+                f'network; use one of {list(self.networks)}.'
+            )
+        return self.student
 
     def extract_feat(
         self, inputs: Tensor, network: str | None = None

@@ -16,7 +16,8 @@ class IBOT(MaskedDistiller):
         head (dict): projection head, e.g. ``IBOTHead``; its ``in_dim`` is
             the width of the backbone unless given.
         teacher (dict, optional): ``EMATeacher`` by default. ``head`` in it
-            holds what differs from the student's head.
+            holds what differs from the student's head, e.g.
+            ``dict(share='all')``.
         objectives (dict): ``cls`` and ``patch`` as a rule; normalizations
             without a ``dim`` get the head's number of prototypes.
         unmasked_global (bool): whether the student sees the global crops
@@ -26,6 +27,8 @@ class IBOT(MaskedDistiller):
 
     Source: iBOT (Zhou et al., 2022), Sec. 3 and Appendix A.
     """
+
+    networks = ('teacher', 'student')
 
     def __init__(
         self,
@@ -38,12 +41,13 @@ class IBOT(MaskedDistiller):
         data_preprocessor: dict | None = None,
         init_cfg: dict | None = None,
     ):
+        head = dict(head)
+        head.setdefault('out_dim', 8192)
         objectives = {
-            name: None if cfg is None else _with_dim(name, cfg, head)
+            name: None if cfg is None else _with_dim(cfg, head)
             for name, cfg in objectives.items()
         }
         super().__init__(student, objectives, data_preprocessor, init_cfg)
-        head = dict(head)
         head.setdefault('in_dim', self.student.embed_dims)
         self.head = MODELS.build(head)
         teacher = dict(teacher or {})
@@ -59,6 +63,7 @@ class IBOT(MaskedDistiller):
         )
         self.unmasked_global = unmasked_global
         self.evaluation_network = evaluation_network
+        self.evaluation_backbone()
         self.teacher.copy_from(self.student, self.head)
 
     def init_weights(self) -> None:
@@ -77,9 +82,17 @@ class IBOT(MaskedDistiller):
             if group in groups
         }
 
-    def student_pass(self, inputs: dict) -> dict[str, Tokens]:
-        outputs = super().student_pass(inputs)
-        if self.unmasked_global:
+    def student_groups(self, inputs: dict) -> list[str]:
+        groups = super().student_groups(inputs)
+        if self.unmasked_global and 'global' in groups:
+            groups.append('global_unmasked')
+        return groups
+
+    def student_pass(
+        self, inputs: dict, groups: set[str]
+    ) -> dict[str, Tokens]:
+        outputs = super().student_pass(inputs, groups)
+        if 'global_unmasked' in groups:
             outputs['global_unmasked'] = self.tokens_of(
                 self.student,
                 inputs['views']['global'],
@@ -100,18 +113,19 @@ class IBOT(MaskedDistiller):
 
     def evaluation_backbone(self, network: str | None = None) -> nn.Module:
         network = network or self.evaluation_network
-        if network == 'teacher':
-            return self.teacher.backbone
-        return super().evaluation_backbone(network)
+        student = super().evaluation_backbone(network)
+        return self.teacher.backbone if network == 'teacher' else student
 
 
-def _with_dim(name: str, objective: dict, head: dict) -> dict:
+def _with_dim(objective: dict, head: dict) -> dict:
     """Give a normalization the number of prototypes that it acts on."""
     objective = dict(objective)
     normalization = objective.get('normalization')
     if isinstance(normalization, dict) and 'dim' not in normalization:
-        dim = head.get('out_dim', 8192)
-        if name != 'cls':
+        kind = objective['type']
+        kind = MODELS.get(kind) if isinstance(kind, str) else kind
+        dim = head['out_dim']
+        if getattr(kind, 'tokens', 'patch') == 'patch':
             dim = head.get('patch_out_dim') or dim
         objective['normalization'] = dict(normalization, dim=dim)
     return objective

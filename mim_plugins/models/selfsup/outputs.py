@@ -29,6 +29,19 @@ class Tokens:
         """``(V * B, N, D)``."""
         return self.tokens[:, 1:]
 
+    def patches_at(self, index: Tensor) -> Tensor:
+        """Patch tokens at flat positions, without a copy of the others.
+
+        Args:
+            index (Tensor): ``(M,)``, in ``[0, V * B * N)``.
+
+        Returns:
+            Tensor: ``(M, D)``.
+        """
+        crop = index // (self.tokens.shape[1] - 1)
+        # every crop has its [CLS] token before its patches
+        return self.tokens.flatten(0, 1).index_select(0, index + crop + 1)
+
 
 @dataclass
 class Outputs:
@@ -38,9 +51,10 @@ class Outputs:
         batch_size (int): B, images on this process.
         views (dict[str, Tensor]): normalised pictures by group,
             ``(V * B, C, H, W)``.
-        student (dict[str, Tokens]): by group; ``'<group>_unmasked'`` where
-            the student saw a masked group without its masks too.
-        teacher (dict[str, Tokens]): by group; unmasked views only.
+        student (dict[str, Tokens]): by group, of those that an objective
+            asked for; ``'<group>_unmasked'`` where the student saw a masked
+            group without its masks too.
+        teacher (dict[str, Tokens]): likewise; unmasked views only.
         masks (dict[str, dict]): by group, as made by the collate function:
             ``mask`` ``(V * B, N)``, flat ``index`` ``(M,)``, ``weight``
             ``(M,)``, ``count``, ``grid``.
@@ -50,7 +64,8 @@ class Outputs:
         diagnose (bool): whether objectives add their diagnostics.
         assignments (Tensor, optional): ``(B,)``, written by the [CLS]
             objective.
-        metrics (dict[str, Tensor]): scalars for the log.
+        metrics (dict[str, Tensor]): scalars for the log of one objective,
+            which are logged below its name.
     """
 
     batch_size: int

@@ -47,8 +47,9 @@ class EMATeacher(BaseModule):
     def copy_from(self, backbone: nn.Module, head: nn.Module | None) -> None:
         """Start at the student's values.
 
-        A single layer of prototypes starts at the student's layer for
-        patches where the student has two, as in the official code.
+        Where the student has two layers of prototypes (or MLPs) and the
+        teacher one, the teacher's starts at the student's layer for patches,
+        as in the official code, though it follows the one for [CLS].
         """
         self._load(self.backbone, backbone.state_dict())
         if self.head is None:
@@ -79,7 +80,8 @@ class EMATeacher(BaseModule):
         teacher_params, student_params = [], []
         for mine, theirs in pairs:
             own = dict(mine.named_parameters())
-            other = dict(theirs.named_parameters())
+            # a layer that the student shares goes by all of its names
+            other = dict(theirs.named_parameters(remove_duplicate=False))
             for name in common_names(own, other):
                 teacher_params.append(own[name])
                 student_params.append(other[name])

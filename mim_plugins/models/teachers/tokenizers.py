@@ -1,5 +1,9 @@
 """Tokenizers: frozen teachers that give each patch a token or a distribution.
 
+They are called with normalised pictures ``(B, 3, H, W)``, the grid ``(h, w)``
+of the student's patches and the flat positions ``(M,)`` in ``(B * h * w)`` of
+those that are asked for; ``num_tokens`` is the size of their vocabulary.
+
 Source: iBOT, Table 4 (tokenizer ablation), and BEiT for DALL-E's.
 """
 
@@ -13,6 +17,7 @@ from torch.nn import functional as F
 
 from mim_plugins.checkpoints import CheckpointMismatch, load_file
 
+from ..selfsup.outputs import Tokens
 from .frozen import FrozenNetwork
 
 
@@ -64,7 +69,7 @@ class DALLETokenizer(BaseModule):
         std: Sequence[float] = (58.395, 57.12, 57.375),
     ):
         super().__init__()
-        network = MODELS.build(dict(dict(type='DALL-E'), **(encoder or {})))
+        network = MODELS.build({'type': 'DALL-E', **(encoder or {})})
         path = _require(checkpoint, 'DALLETokenizer')
         state = load_file(path)
         _load_strictly(network, state.get('state_dict', state), path)
@@ -76,8 +81,10 @@ class DALLETokenizer(BaseModule):
         self.register_buffer('shift', shift, persistent=False)
 
     @torch.no_grad()
-    def forward(self, views: Tensor, grid: tuple[int, int]) -> Tensor:
-        """``(B, 3, H, W)`` normalised to ids ``(B, h * w)``."""
+    def forward(
+        self, views: Tensor, grid: tuple[int, int], index: Tensor
+    ) -> Tensor:
+        """Ids ``(M,)`` of the patches at ``index``."""
         size = [n * self.stride for n in grid]
         x = F.interpolate(
             (views * self.scale + self.shift).clamp(0, 1),
@@ -85,9 +92,11 @@ class DALLETokenizer(BaseModule):
             mode='bilinear',
             antialias=True,
         )
-        # DALL-E keeps its inputs away from 0 and 1 by a margin of 0.1.
-        logits = self.encoder.network(0.8 * x + 0.1)
-        return logits.argmax(1).flatten(1)
+        # The encoder chooses its precision itself: ids are the same whatever
+        # the student trains in. It keeps its inputs 0.1 away from 0 and 1.
+        with torch.autocast(x.device.type, enabled=False):
+            logits = self.encoder.network(0.8 * x + 0.1)
+        return logits.argmax(1).flatten().index_select(0, index)
 
 
 @MODELS.register_module()
@@ -131,9 +140,13 @@ class FrozenTokenizer(BaseModule):
         self.temperature = temperature
 
     @torch.no_grad()
-    def forward(self, views: Tensor, grid: tuple[int, int]) -> Tensor:
-        """``(B, 3, H, W)`` to distributions ``(B, h * w, K)``."""
+    def forward(
+        self, views: Tensor, grid: tuple[int, int], index: Tensor
+    ) -> Tensor:
+        """Distributions ``(M, K)`` of the patches at ``index``."""
         network = self.teacher.network
-        tokens = network['backbone'].forward_tokens(views)[:, 1:]
-        logits = network['head'].forward_patch(tokens)
-        return (logits.float() / self.temperature).softmax(-1)
+        tokens = Tokens(network['backbone'].forward_tokens(views), 1, grid)
+        logits = network['head'].forward_patch(tokens.patches_at(index))
+        if logits.dtype != torch.float64:
+            logits = logits.float()
+        return (logits / self.temperature).softmax(-1)

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mim_plugins.engine.optimizers import (
@@ -17,6 +17,7 @@ def gradients(sizes, seed=0, scale=1.0):
     return [scale * torch.randn(n, generator=generator) for n in sizes]
 
 
+@settings(deadline=None)
 @given(sizes, st.floats(0.01, 5.0))
 def test_per_tensor_never_exceeds_and_never_enlarges(sizes, max_norm):
     grads = gradients(sizes)
@@ -28,6 +29,7 @@ def test_per_tensor_never_exceeds_and_never_enlarges(sizes, max_norm):
             assert torch.equal(new, old)
 
 
+@settings(deadline=None)
 @given(sizes, st.floats(0.01, 5.0))
 def test_global_is_that_of_torch(sizes, max_norm):
     grads = gradients(sizes)

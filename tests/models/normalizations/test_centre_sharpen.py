@@ -1,0 +1,178 @@
+import pytest
+import torch
+from mmpretrain.registry import MODELS
+from toy_ibot import COUNTS, group_task, random_logits, spawn
+
+from mim_plugins.models import CentreSharpen
+
+LOGITS = torch.tensor([[1.0, 0.5, 0.0], [0.2, 0.4, -0.6]])
+CENTRE = torch.tensor([0.9, 0.1, 0.0])
+
+
+def build(**options):
+    target = MODELS.build({'type': 'CentreSharpen', 'dim': 3, **options})
+    target.centre.copy_(CENTRE)
+    return target
+
+
+@pytest.mark.parametrize(
+    ('options', 'expected'),
+    [
+        ({}, (LOGITS - CENTRE) / 0.04),
+        ({'temperature': 0.5}, (LOGITS - CENTRE) / 0.5),
+        ({'centring': False}, LOGITS / 0.04),
+        ({'sharpening': False}, (LOGITS - CENTRE) / 0.1),
+        (
+            {'sharpening': False, 'student_temperature': 0.3},
+            (LOGITS - CENTRE) / 0.3,
+        ),
+        ({'centring': False, 'sharpening': False}, LOGITS / 0.1),
+    ],
+)
+def test_centring_and_sharpening_apart(options, expected):
+    torch.testing.assert_close(build(**options)(LOGITS), expected.softmax(-1))
+
+
+def test_hard_targets_with_and_without_centring():
+    centred = build(hard=True)(LOGITS)
+    assert centred.tolist() == [[0, 1, 0], [0, 1, 0]]
+    plain = build(hard=True, centring=False)(LOGITS)
+    assert plain.tolist() == [[1, 0, 0], [0, 1, 0]]
+
+
+def test_the_temperature_can_be_set_at_any_time():
+    target = build()
+    target.temperature = 2.0
+    expected = ((LOGITS - CENTRE) / 2).softmax(-1)
+    torch.testing.assert_close(target(LOGITS), expected)
+
+
+@pytest.mark.parametrize(
+    ('given', 'expected'),
+    [
+        (torch.bfloat16, torch.float32),
+        (torch.float16, torch.float32),
+        (torch.float64, torch.float64),
+    ],
+)
+def test_targets_are_float32_at_least_without_gradient(given, expected):
+    logits = LOGITS.to(given).requires_grad_()
+    with torch.autocast('cpu', torch.bfloat16):
+        target = build().to(expected)(logits)
+    assert target.dtype == expected
+    assert not target.requires_grad
+    torch.testing.assert_close(
+        target.sum(-1), torch.ones(2, dtype=expected)
+    )
+
+
+def test_the_centre_moves_by_its_momentum_only_in_a_step():
+    target = build(momentum=0.7)
+    target.observe(LOGITS)
+    torch.testing.assert_close(target.centre, CENTRE)
+    target.step()
+    expected = 0.7 * CENTRE + 0.3 * LOGITS.mean(0)
+    torch.testing.assert_close(target.centre, expected)
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+def test_several_observations_are_one_of_all_rows(dtype):
+    first, second = random_logits(0, 4, 6), random_logits(1, 10, 6)
+    first, second = first.to(dtype), second.to(dtype)
+    apart, mean, together = (CentreSharpen(6).to(dtype) for _ in range(3))
+    apart.observe(first.view(2, 2, 6))
+    apart.observe(second)
+    mean.observe_mean(first.mean(0), 4)
+    mean.observe_mean(second.mean(0), 10)
+    together.observe(torch.cat([first, second]))
+    for target in (apart, mean, together):
+        target.step()
+    assert together.centre.dtype == dtype
+    assert together.centre.abs().min() > 0
+    torch.testing.assert_close(apart.centre, together.centre)
+    torch.testing.assert_close(mean.centre, together.centre)
+
+
+def test_half_precision_logits_are_averaged_in_the_type_of_the_centre():
+    logits = torch.full((3000, 3), 0.1, dtype=torch.bfloat16)
+    target = CentreSharpen(3, momentum=0.0)
+    target.observe(logits)
+    target.step()
+    torch.testing.assert_close(target.centre, logits[0].float())
+
+
+def test_a_step_without_observation_changes_nothing():
+    target = build()
+    target.step()
+    assert torch.equal(target.centre, CENTRE)
+    target.observe(LOGITS)
+    target.step()
+    moved = target.centre.clone()
+    assert not torch.equal(moved, CENTRE)
+    target.step()
+    assert torch.equal(target.centre, moved)
+
+
+def test_the_centre_is_saved():
+    other = CentreSharpen(3)
+    other.load_state_dict(build().state_dict())
+    assert torch.equal(other.centre, CENTRE)
+    assert not list(other.parameters())
+
+
+@pytest.mark.parametrize(
+    ('options', 'sentence'),
+    [
+        ({'momentum': 1.5}, r'momentum=1.5 must lie in \[0, 1\]'),
+        ({'temperature': 0.0}, 'temperature=0.0 must be above zero'),
+        (
+            {'student_temperature': -1},
+            'student_temperature=-1 must be above zero',
+        ),
+    ],
+)
+def test_impossible_numbers(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        CentreSharpen(3, **options)
+
+
+def test_two_processes_are_one(tmp_path):
+    """Also where one process, or neither, has seen anything."""
+    first, second = spawn(group_task, tmp_path)
+    centre = torch.zeros(5, dtype=torch.float64)
+    for step, counts in enumerate(COUNTS):
+        rows = random_logits(step, sum(map(sum, counts)), 5)
+        if len(rows):
+            centre = 0.6 * centre + 0.4 * rows.mean(0)
+        for got in (first, second):
+            torch.testing.assert_close(got['centres'][step], centre)
+    check_batch_norm([first['norm'], second['norm']])
+
+
+def check_batch_norm(parts):
+    """Batch norm of the head sees all processes, in both directions."""
+    from mim_plugins.models.heads.token_norm import TokenBatchNorm
+
+    norm = torch.nn.BatchNorm1d(4).double()
+    with torch.no_grad():
+        norm.weight.copy_(torch.linspace(0.5, 2, 4))
+        norm.bias.copy_(torch.linspace(-1, 1, 4))
+    assert isinstance(norm, TokenBatchNorm.__mro__[1])
+    tokens = random_logits(7, 24, 4).requires_grad_()
+    out = norm(norm(tokens).sin())
+    (out * random_logits(8, 24, 4)).sum().backward()
+
+    def joined(key):
+        return torch.cat([part[key] for part in parts]).flatten(0, 1)
+
+    torch.testing.assert_close(joined('out'), out.detach())
+    torch.testing.assert_close(joined('grad'), tokens.grad)
+    for key, want in (
+        ('weight_grad', norm.weight.grad),
+        ('bias_grad', norm.bias.grad),
+    ):
+        torch.testing.assert_close(sum(part[key] for part in parts), want)
+    for part in parts:
+        torch.testing.assert_close(part['mean'], norm.running_mean)
+        torch.testing.assert_close(part['var'], norm.running_var)
+        assert part['steps'] == norm.num_batches_tracked == 2

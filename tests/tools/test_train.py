@@ -1,0 +1,177 @@
+"""tools/train.py as a user runs it, on a few generated pictures."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+CONFIG = 'configs/ibot/ibot_demo.py'
+
+
+def call(*command: str, **env: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [str(part) for part in command],
+        cwd=ROOT,
+        env={**os.environ, 'OMP_NUM_THREADS': '1', **env},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def python(script: str, *args: str) -> str:
+    done = call(sys.executable, f'tools/{script}', *args)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def options(data: Path, **more) -> list[str]:
+    arch = 'model.student.arch'
+    values = {
+        f'{arch}.embed_dims': 24,
+        f'{arch}.num_layers': 2,
+        f'{arch}.feedforward_channels': 32,
+        'model.head.hidden_dim': 32,
+        'train_dataloader.batch_size': 8,
+        'train_dataloader.num_workers': 0,
+        'train_dataloader.persistent_workers': False,
+        'train_cfg.max_epochs': 1,
+        'train_cfg.val_interval': 1,
+        'default_hooks.checkpoint.interval': 1,
+        'default_hooks.checkpoint.max_keep_ckpts': 2,
+        'default_hooks.logger.interval': 2,
+        'train_dataloader.dataset.source.data_root': data / 'train',
+        'val_dataloader.dataset.data_root': data / 'val',
+        'val_cfg.bank_dataloader.dataset.data_root': data / 'train',
+        'test_dataloader.dataset.data_root': data / 'val',
+        'test_cfg.bank_dataloader.dataset.data_root': data / 'train',
+        **more,
+    }
+    return ['--cfg-options', *(f'{k}={v}' for k, v in values.items())]
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp('data') / 'demo'
+    sizes = ['--train', '32', '--val', '20', '--size', '40']
+    python('make_demo_data.py', str(out), *sizes, '--layouts', 'imagenet')
+    return out / 'imagenet'
+
+
+@pytest.fixture(scope='module')
+def trained(data, tmp_path_factory) -> tuple[Path, str]:
+    """Work folder and output of a run of one epoch."""
+    work_dir = tmp_path_factory.mktemp('run')
+    out = python(
+        'train.py', CONFIG, '--work-dir', str(work_dir), *options(data)
+    )
+    return work_dir, out
+
+
+def scalars(work_dir: Path) -> list[dict]:
+    lines = []
+    for path in sorted(work_dir.glob('*/vis_data/scalars.json')):
+        lines += [json.loads(line) for line in path.read_text().splitlines()]
+    return lines
+
+
+def test_a_run_logs_checkpoints_and_evaluates(trained):
+    work_dir, out = trained
+    assert (work_dir / 'epoch_1.pth').is_file()
+    assert 'effective lr 0.001' in out and 'global batch 8' in out
+    rows = scalars(work_dir)
+    logged = set().union(*rows)
+    assert {
+        'loss_cls', 'loss_patch', 'lr', 'weight_decay', 'teacher_momentum',
+        'cls_temperature', 'cls_target_entropy', 'cls_kl', 'feature_rank',
+        'feature_std', 'cls_prototypes_used', 'gradient_norm',
+        'knn/k20_top1',
+    } <= logged  # fmt: skip
+    assert re.search(r'nmi: 0\.\d+', out)
+    assert list(work_dir.glob('*/vis_data/events.out.tfevents*'))
+
+
+def test_resume_goes_on_from_the_newest_checkpoint(trained, data):
+    work_dir, _ = trained
+    out = python(
+        'train.py', CONFIG, '--work-dir', str(work_dir), '--resume',
+        *options(data, **{'train_cfg.max_epochs': 2}),
+    )  # fmt: skip
+    assert 'epoch_1.pth' in out
+    checkpoint = torch.load(work_dir / 'epoch_2.pth', weights_only=False)
+    assert checkpoint['meta']['epoch'] == 2
+    assert checkpoint['meta']['iter'] == 8
+
+
+def test_test_reproduces_the_validation(trained, data, tmp_path):
+    work_dir, _ = trained
+    result = tmp_path / 'knn.json'
+    python(
+        'test.py', CONFIG, str(work_dir / 'epoch_1.pth'), '--json',
+        str(result), '--work-dir', str(tmp_path), *options(data),
+    )  # fmt: skip
+    got = json.loads(result.read_text())['metrics']['trained']
+    want = [row for row in scalars(work_dir) if 'knn/k20_top1' in row][0]
+    assert got['knn/k20_top1'] == pytest.approx(want['knn/k20_top1'])
+
+
+def test_dry_run_prints_and_trains_nothing(data, tmp_path):
+    out = python(
+        'train.py', CONFIG, '--work-dir', str(tmp_path / 'run'), '--dry-run',
+        *options(data, **{'optim_wrapper.accumulative_counts': 2}),
+    )  # fmt: skip
+    assert "type='IBOT'" in out
+    assert 'global batch 16 = 8 images x 1 processes x accumulation 2' in out
+    assert 'Parameters that are trained' in out
+    assert not list(tmp_path.rglob('*.pth'))
+
+
+def test_two_processes_without_cuda_use_gloo(data, tmp_path):
+    done = call(
+        'bash', 'tools/dist_train.sh', CONFIG, '2',
+        '--work-dir', str(tmp_path),
+        *options(data, **{'train_dataloader.batch_size': 4}),
+        VIRTUAL_ENV=sys.prefix, PORT='29617', CUDA_VISIBLE_DEVICES='',
+    )  # fmt: skip
+    out = done.stdout + done.stderr
+    assert done.returncode == 0, out
+    assert 'global batch 8 = 4 images x 2 processes' in out
+    assert (tmp_path / 'epoch_1.pth').is_file()
+    assert 'knn/k20_top1' in out
+
+
+@pytest.mark.parametrize(
+    'change, sentence',
+    [
+        ({'train_dataloader.dataset.mask.patch_size': 4}, 'make them equal'),
+        (
+            {'train_dataloader.dataset.views.local.size': 17},
+            'does not divide into patches',
+        ),
+        ({'optim_wraper.clip': 1}, "Did you mean 'optim_wrapper'"),
+        ({'train_dataloader.batch_size': 64}, 'smaller than one batch'),
+        (
+            {'train_dataloader.dataset.source.data_root': '/nowhere'},
+            '/nowhere',
+        ),
+    ],
+)
+def test_mistakes_are_named_before_training(change, sentence, data, tmp_path):
+    done = call(
+        sys.executable, 'tools/train.py', CONFIG, '--work-dir',
+        str(tmp_path), *options(data, **change),
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert sentence in done.stderr.splitlines()[-1], done.stderr[-2000:]
+
+
+def test_a_missing_config_is_named():
+    done = call(sys.executable, 'tools/train.py', 'configs/none.py')
+    assert done.returncode != 0
+    assert 'There is no config configs/none.py' in done.stderr
