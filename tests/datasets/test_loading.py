@@ -87,9 +87,9 @@ def test_transparent_colour_is_put_on_white(tmp_path, mode):
 
 
 def test_16_bit_grey_keeps_its_range(tmp_path):
-    levels = np.array([[0, 257, 32896, 65535]], dtype=np.uint16)
+    levels = np.array([[0, 128, 129, 257, 32896, 65535]], dtype=np.uint16)
     path = save(tmp_path, Image.fromarray(levels), 'a.png')
-    expected = np.array([[0, 1, 128, 255]])[..., None].repeat(3, -1)
+    expected = np.array([[0, 0, 1, 1, 128, 255]])[..., None].repeat(3, -1)
     np.testing.assert_array_equal(load(path), expected)
 
 

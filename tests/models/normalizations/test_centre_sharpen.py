@@ -1,9 +1,14 @@
 import pytest
 import torch
 from mmpretrain.registry import MODELS
-from toy_ibot import COUNTS, group_task, random_logits, spawn
 
 from mim_plugins.models import CentreSharpen
+
+
+def random_logits(seed, rows, width):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, width, generator=generator, dtype=torch.float64)
+
 
 LOGITS = torch.tensor([[1.0, 0.5, 0.0], [0.2, 0.4, -0.6]])
 CENTRE = torch.tensor([0.9, 0.1, 0.0])
@@ -134,45 +139,3 @@ def test_the_centre_is_saved():
 def test_impossible_numbers(options, sentence):
     with pytest.raises(ValueError, match=sentence):
         CentreSharpen(3, **options)
-
-
-def test_two_processes_are_one(tmp_path):
-    """Also where one process, or neither, has seen anything."""
-    first, second = spawn(group_task, tmp_path)
-    centre = torch.zeros(5, dtype=torch.float64)
-    for step, counts in enumerate(COUNTS):
-        rows = random_logits(step, sum(map(sum, counts)), 5)
-        if len(rows):
-            centre = 0.6 * centre + 0.4 * rows.mean(0)
-        for got in (first, second):
-            torch.testing.assert_close(got['centres'][step], centre)
-    check_batch_norm([first['norm'], second['norm']])
-
-
-def check_batch_norm(parts):
-    """Batch norm of the head sees all processes, in both directions."""
-    from mim_plugins.models.heads.token_norm import TokenBatchNorm
-
-    norm = torch.nn.BatchNorm1d(4).double()
-    with torch.no_grad():
-        norm.weight.copy_(torch.linspace(0.5, 2, 4))
-        norm.bias.copy_(torch.linspace(-1, 1, 4))
-    assert isinstance(norm, TokenBatchNorm.__mro__[1])
-    tokens = random_logits(7, 24, 4).requires_grad_()
-    out = norm(norm(tokens).sin())
-    (out * random_logits(8, 24, 4)).sum().backward()
-
-    def joined(key):
-        return torch.cat([part[key] for part in parts]).flatten(0, 1)
-
-    torch.testing.assert_close(joined('out'), out.detach())
-    torch.testing.assert_close(joined('grad'), tokens.grad)
-    for key, want in (
-        ('weight_grad', norm.weight.grad),
-        ('bias_grad', norm.bias.grad),
-    ):
-        torch.testing.assert_close(sum(part[key] for part in parts), want)
-    for part in parts:
-        torch.testing.assert_close(part['mean'], norm.running_mean)
-        torch.testing.assert_close(part['var'], norm.running_var)
-        assert part['steps'] == norm.num_batches_tracked == 2
