@@ -9,7 +9,7 @@ from typing import Any
 from .layouts import LAYOUTS
 from .scene import DEMO_CLASSES
 
-GENERATOR_VERSION = 2
+GENERATOR_VERSION = 1
 MANIFEST = 'demo_data.json'
 
 

@@ -43,9 +43,9 @@ _BY_TEXTURE = {item.texture: i for i, item in enumerate(DEMO_CLASSES)}
 # One palette for every class: which colours a picture has tells nothing.
 THING_COLOURS: tuple[Colour, Colour] = ((42, 48, 66), (226, 208, 160))
 GROUND_COLOURS: tuple[Colour, Colour] = ((70, 96, 98), (178, 170, 150))
-# A student that can tell pictures apart by their colours, by which colour is
-# in front, or by the kind of ground learns nothing else in minutes: all three
-# are the same in every picture unless a caller asks for others.
+# A student that can tell pictures apart by their colours, or by which colour
+# of a texture is in front, learns little else in minutes: both are the same in
+# every picture.
 COLOUR_SPREAD = 2
 
 
@@ -177,7 +177,7 @@ def random_thing(
     rng: np.random.Generator,
     shape: str,
     texture: str,
-    radius: tuple[float, float] = (0.2, 0.34),
+    radius: tuple[float, float] = (0.22, 0.36),
     margin: float = 0.02,
 ) -> Thing:
     """A thing of given shape and texture, all else random."""
@@ -197,12 +197,12 @@ def random_thing(
 
 
 def random_ground(
-    rng: np.random.Generator, texture: str = 'sand'
+    rng: np.random.Generator, texture: str | None = None
 ) -> Ground:
-    """A random ground, of a given texture or of any (``'any'``)."""
+    """A random ground, of a given texture or of any."""
     any_texture = GROUNDS[rng.integers(len(GROUNDS))]
     return Ground(
-        texture=any_texture if texture == 'any' else texture,
+        texture=any_texture if texture is None else texture,
         scale=float(rng.uniform(0.22, 0.34)),
         angle=float(rng.uniform(0, 2 * np.pi)),
         colours=_near(rng, GROUND_COLOURS),
@@ -225,8 +225,8 @@ def _apart(thing: Thing, others: Sequence[Thing], gap: float) -> bool:
 def random_scene(
     rng: np.random.Generator,
     labels: Sequence[int],
-    radius: tuple[float, float] = (0.2, 0.34),
-    ground: str = 'sand',
+    radius: tuple[float, float] = (0.22, 0.36),
+    ground: str | None = None,
     tries: int = 30,
 ) -> Scene:
     """A random scene with one thing for each label, none over another.
