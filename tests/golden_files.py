@@ -13,9 +13,7 @@ import numpy as np
 import torch
 
 FOLDER = Path(
-    os.environ.get(
-        'MIM_GOLDEN_DIR', Path(__file__).parent / 'data' / 'golden'
-    )
+    os.environ.get('MIM_GOLDEN_DIR', Path(__file__).parent / 'data' / 'golden')
 )
 
 
@@ -61,7 +59,7 @@ class GoldenFile:
         return value if dtype is None else value.to(dtype)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def golden(name: str) -> GoldenFile:
     """Open ``<name>.npz`` once."""
     return GoldenFile(name)

@@ -111,9 +111,7 @@ def make_batch(
         inputs['boxes'][group] = boxes
         if ratio is not None and group in masked:
             mask = torch.rand(n * batch, h * w) < ratio
-            inputs['masks'][group] = mask_record(
-                mask, (h, w), padding, dtype
-            )
+            inputs['masks'][group] = mask_record(mask, (h, w), padding, dtype)
     if ratio is None:
         del inputs['masks']
     return inputs

@@ -128,9 +128,7 @@ def train_ibot(rank=0, world_size=1, centre_tokens='all'):
 
     for key in ('views', 'boxes'):
         inputs[key] = {g: mine(rows) for g, rows in inputs[key].items()}
-    inputs['masks'] = {
-        'global': mask_record(mine(mask.flatten(0, 1)), (3, 3))
-    }
+    inputs['masks'] = {'global': mask_record(mine(mask.flatten(0, 1)), (3, 3))}
     parts = model(inputs, mode='loss')
     sum(parts.values()).backward()
     model.after_optimizer_step()

@@ -64,7 +64,9 @@ def train(args: argparse.Namespace) -> None:
     try:
         cfg = Config.fromfile(args.config)
     except FileNotFoundError:
-        raise launch.ConfigError(f'There is no config {args.config}.') from None
+        raise launch.ConfigError(
+            f'There is no config {args.config}.'
+        ) from None
     if args.data_root and not launch.set_data_root(cfg, args.data_root):
         raise launch.ConfigError(
             f'{args.config} has no data_root that --data-root could replace.'

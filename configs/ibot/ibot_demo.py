@@ -39,7 +39,7 @@ _pipeline = [
     dict(type='PackInputs'),
 ]
 val_dataloader = dict(
-    num_workers=0, persistent_workers=False,
+    num_workers=0,
     dataset=dict(
         _delete_=True, type='CustomDataset', data_root=data_root + 'val',
         pipeline=_pipeline))

@@ -102,9 +102,7 @@ def test_ibot_loss_matches_official(case, dtype):
     cls, patch = build(hp, dtype)
     double = dtype == torch.float64
     scalar = dict(rtol=1e-10 if double else 2e-6, atol=1e-12)
-    grad = dict(
-        rtol=1e-10 if double else 1e-4, atol=1e-12 if double else 1e-5
-    )
+    grad = dict(rtol=1e-10 if double else 1e-4, atol=1e-12 if double else 1e-5)
     centre = dict(rtol=0, atol=1e-12 if double else 1e-6)
     calls = [k.split('/')[1] for k in DATA.keys() if k.startswith(f'{case}/')]
     calls = sorted({c for c in calls if c.startswith('call')})
@@ -125,7 +123,9 @@ def test_ibot_loss_matches_official(case, dtype):
         for name, leaf in leaves.items():
             if leaf is not None:
                 want = DATA.tensor(f'{at}/grad_{name}', dtype)
-                got = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+                got = (
+                    torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+                )
                 torch.testing.assert_close(got, want, **grad)
         for objective, name in (
             (cls, 'center_after'),

@@ -195,7 +195,10 @@ def test_training_matches_official(case, dtype):
             torch.testing.assert_close(
                 own[key], value, rtol=0, atol=atol, msg=key
             )
-    for objective, name in (('cls', 'center_final'), ('patch', 'center2_final')):
+    for objective, name in (
+        ('cls', 'center_final'),
+        ('patch', 'center2_final'),
+    ):
         torch.testing.assert_close(
             model.objectives[objective].normalization.centre,
             DATA.tensor(f'{case}/{name}', dtype).flatten(),

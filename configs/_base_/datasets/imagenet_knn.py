@@ -2,7 +2,6 @@
 val_dataloader = dict(
     batch_size=128,
     num_workers=8,
-    persistent_workers=True,
     dataset=dict(
         type='ImageNet',
         data_root='data/imagenet/',

@@ -66,9 +66,7 @@ def test_targets_are_float32_at_least_without_gradient(given, expected):
         target = build().to(expected)(logits)
     assert target.dtype == expected
     assert not target.requires_grad
-    torch.testing.assert_close(
-        target.sum(-1), torch.ones(2, dtype=expected)
-    )
+    torch.testing.assert_close(target.sum(-1), torch.ones(2, dtype=expected))
 
 
 def test_the_centre_moves_by_its_momentum_only_in_a_step():

@@ -20,8 +20,7 @@ def processes(tmp_path_factory):
 def test_centres(processes):
     """Also where one process, or none, has seen logits in a step."""
     both = [
-        first + second
-        for first, second in zip(centre_rows(0), centre_rows(1))
+        first + second for first, second in zip(centre_rows(0), centre_rows(1))
     ]
     alone = move_centre(both)
     assert not torch.equal(alone[0], alone[1])
