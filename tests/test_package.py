@@ -1,5 +1,6 @@
 """What ``pip install .`` installs."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -75,3 +76,11 @@ def test_torch_and_the_mm_libraries_come_by_extras_alone(wheel):
     extras = set(message.get_all('Provides-Extra'))
     assert extras == {'torch', 'mm', 'downstream', 'test'}
     assert [r for r in requirements if r.startswith('onedl-mmpretrain')]
+
+
+def test_hooks_use_the_ruff_of_the_tests():
+    """Two releases of a formatter would undo each other's work."""
+    pins = (ROOT / 'requirements' / 'tested.txt').read_text().split()
+    (ruff,) = [pin for pin in pins if pin.startswith('ruff==')]
+    hooks = (ROOT / '.pre-commit-config.yaml').read_text()
+    assert set(re.findall(r'ruff==[\d.]+', hooks)) == {ruff}
