@@ -1,18 +1,5 @@
 # Table 4: DALL-E's encoder as the tokenizer, no [CLS] loss.
-_base_ = './baseline.py'
+_base_ = './tokenizer_dalle_cls_shared-head.py'
 
-model = dict(
-    head=dict(out_dim=8192),
-    objectives=dict(
-        cls=None,
-        patch=dict(
-            _delete_=True,
-            type='TokenPrediction',
-            # The encoder's state dict, in the names of mmpretrain's DALL-E.
-            tokenizer=dict(
-                type='DALLETokenizer',
-                checkpoint='checkpoints/dalle_encoder.pth'),
-            loss=dict(type='SoftCrossEntropy', temperature=0.1))))
-default_hooks = dict(
-    schedules=dict(
-        schedules=dict(cls_temperature=None, patch_temperature=None)))
+model = dict(objectives=dict(cls=None))
+default_hooks = dict(schedules=dict(schedules=dict(cls_temperature=None)))

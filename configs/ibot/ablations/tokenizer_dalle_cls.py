@@ -1,17 +1,4 @@
 # Table 4: DINO and BEiT as two tasks, separate heads.
-_base_ = './baseline.py'
+_base_ = './tokenizer_dalle_cls_shared-head.py'
 
-model = dict(
-    head=dict(out_dim=8192, share='none'),
-    objectives=dict(
-        patch=dict(
-            _delete_=True,
-            type='TokenPrediction',
-            # The encoder's state dict, in the names of mmpretrain's DALL-E.
-            tokenizer=dict(
-                type='DALLETokenizer',
-                checkpoint='checkpoints/dalle_encoder.pth'),
-            loss=dict(type='SoftCrossEntropy', temperature=0.1))))
-default_hooks = dict(
-    schedules=dict(
-        schedules=dict(patch_temperature=None)))
+model = dict(head=dict(share='none'))

@@ -1,22 +1,4 @@
 # Table 4: a standalone DINO as tokenizer, [CLS] loss, separate heads.
-_base_ = './baseline.py'
+_base_ = './tokenizer_dino_cls_shared-head.py'
 
-model = dict(
-    head=dict(out_dim=8192, share='none'),
-    objectives=dict(
-        patch=dict(
-            _delete_=True,
-            type='TokenPrediction',
-            tokenizer=dict(
-                type='FrozenTokenizer',
-                backbone=dict(
-                    type='MaskedVisionTransformer', arch='deit-small',
-                    patch_size=16, pos_interpolation='ibot'),
-                head=dict(
-                    type='IBOTHead', out_dim=8192, norm_last_layer=False),
-                # A run of ablations/dino.py.
-                checkpoint='work_dirs/dino/epoch_300.pth'),
-            loss=dict(type='SoftCrossEntropy', temperature=0.1))))
-default_hooks = dict(
-    schedules=dict(
-        schedules=dict(patch_temperature=None)))
+model = dict(head=dict(share='none'))
