@@ -7,6 +7,7 @@ can read ``LIBRARIES`` before anything is installed.
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import warnings
 from importlib.metadata import PackageNotFoundError, version
@@ -170,7 +171,7 @@ def check_versions(libraries: tuple[Library, ...] = LIBRARIES) -> None:
 
 
 def apply_patches() -> None:
-    """Apply every patch below that is still needed; safe to repeat."""
+    """Apply the patches that suit every process; safe to repeat."""
     name_config_packages()
 
 
@@ -197,3 +198,27 @@ def name_config_packages() -> None:
             if is_installed(name):
                 MODULE2PACKAGE[library.module] = name
                 break
+
+
+def read_checkpoints_safely() -> None:
+    """Let mmengine read local files (resume, ``load_from``) with our loader.
+
+    Its own loader runs what a malicious file asks for once a safe reading
+    has failed; told not to (``TORCH_FORCE_WEIGHTS_ONLY_LOAD``), it cannot
+    read the log history in its own checkpoints with torch before 2.6, nor
+    with upstream's mmengine. It changes mmengine for the whole process, so
+    the tools call it and ``import mim_plugins`` does not.
+
+    Can go: when both mmengines read with ``weights_only=True``, allow their
+    own log history, and have no second way.
+    """
+    from mmengine.runner import CheckpointLoader
+
+    from .checkpoints import load_file
+
+    def load_from_local(filename, map_location=None):
+        return load_file(os.path.expanduser(filename), map_location or 'cpu')
+
+    CheckpointLoader.register_scheme(
+        prefixes='', loader=load_from_local, force=True
+    )

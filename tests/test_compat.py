@@ -169,3 +169,55 @@ class TestConfigNames:
         compat.apply_patches()
         compat.apply_patches()
         assert table == {**before, 'mim_plugins': 'mim_plugins'}
+
+
+class Malicious:
+    """Unpickling it makes a file, as other code could be run."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), 'w')
+
+
+class TestCheckpoints:
+    @pytest.fixture(autouse=True)
+    def patched(self, monkeypatch):
+        from mmengine.runner import CheckpointLoader
+
+        monkeypatch.setattr(
+            CheckpointLoader, '_schemes', dict(CheckpointLoader._schemes)
+        )
+        # Not needed by our loader, and what our tools set.
+        monkeypatch.delenv('TORCH_FORCE_WEIGHTS_ONLY_LOAD', raising=False)
+        compat.read_checkpoints_safely()
+
+    def test_history_of_the_log_is_read(self, tmp_path):
+        import torch
+        from mmengine.logging import HistoryBuffer
+        from mmengine.runner import load_checkpoint
+
+        history = HistoryBuffer([1.0, 3.0], [1, 1])
+        hub = {'log_scalars': {'train/loss': history}}
+        model = torch.nn.Linear(2, 1)
+        path = tmp_path / 'epoch_1.pth'
+        torch.save(
+            {'state_dict': model.state_dict(), 'message_hub': hub}, path
+        )
+        other = torch.nn.Linear(2, 1)
+        read = load_checkpoint(other, str(path))
+        assert torch.equal(other.weight, model.weight)
+        assert read['message_hub']['log_scalars']['train/loss'].mean() == 2
+
+    def test_code_is_not_run(self, tmp_path):
+        import torch
+        from mmengine.runner import CheckpointLoader
+
+        from mim_plugins.checkpoints import UnsafeCheckpoint
+
+        made = tmp_path / 'made'
+        torch.save({'state_dict': Malicious(made)}, tmp_path / 'bad.pth')
+        with pytest.raises(UnsafeCheckpoint):
+            CheckpointLoader.load_checkpoint(str(tmp_path / 'bad.pth'))
+        assert not made.exists()

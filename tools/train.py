@@ -91,8 +91,10 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     import mim_plugins  # noqa: F401  (registers the parts)
     from mim_plugins.checkpoints import CheckpointError
+    from mim_plugins.compat import read_checkpoints_safely
     from mim_plugins.engine.launch import ConfigError
 
+    read_checkpoints_safely()
     try:
         train(args)
     except (CheckpointError, ConfigError, FileNotFoundError) as error:
