@@ -115,8 +115,9 @@ watch_build() {
         [ $((SECONDS - start)) -ge $next ] || continue
         next=$((next + 30))
         compiled=$(find "$work" -name '*.o' 2>/dev/null | wc -l)
-        all=$(find "$work" -path '*/csrc/pytorch/*.cpp' \
-            -not -path '*/npu/*' 2>/dev/null | wc -l)
+        # CPU sources; the build folder holds copies of them
+        all=$(find "$work" -name '*.cpp' -not -path '*/build/*' 2>/dev/null |
+            grep -cE '/csrc/pytorch/(cpu/)?[^/]+$') || all=all
         say "  $((SECONDS - start)) s: $compiled of $all files compiled"
     done
 }
