@@ -119,9 +119,7 @@ def dino(tmp_path):
 
 def predict(tokenizer, **others):
     patch = dict(type='TokenPrediction', tokenizer=tokenizer)
-    return build_ibot(
-        objectives=objective_configs(patch=patch), **others
-    )
+    return build_ibot(objectives=objective_configs(patch=patch), **others)
 
 
 @pytest.mark.parametrize('kind', ['dalle', 'dino'])

@@ -84,9 +84,9 @@ def test_order_of_the_images_changes_nothing():
     order = torch.tensor([2, 0, 3, 1])
     shuffled = copy.deepcopy(inputs)
     for group, views in inputs['views'].items():
-        shuffled['views'][group] = (
-            views.unflatten(0, (-1, 4))[:, order].flatten(0, 1)
-        )
+        shuffled['views'][group] = views.unflatten(0, (-1, 4))[
+            :, order
+        ].flatten(0, 1)
     mask = inputs['masks']['global']
     moved = mask['mask'].unflatten(0, (-1, 4))[:, order].flatten(0, 1)
     share = moved.double() / moved.sum(1, keepdim=True).clamp(min=1)
@@ -121,7 +121,9 @@ def test_accumulated_batches_move_teacher_and_centres_once():
 def test_teacher_follows_by_its_momentum_and_gets_no_gradient():
     model = build_ibot()
     model.teacher.momentum = 0.8
-    old = {k: v.clone() for k, v in model.teacher.backbone.state_dict().items()}
+    old = {
+        k: v.clone() for k, v in model.teacher.backbone.state_dict().items()
+    }
     total_loss(model(make_batch(), mode='loss')).backward()
     assert all(p.grad is None for p in model.teacher.parameters())
     model.after_optimizer_step()
