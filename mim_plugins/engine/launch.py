@@ -59,6 +59,8 @@ def set_work_dir(cfg: Config, config_path: str, work_dir: str | None) -> None:
 def set_data_root(cfg: Any, data_root: str) -> int:
     """Put a folder in the place of every ``data_root``; returns how many."""
     count = 0
+    if isinstance(cfg, Config):
+        cfg = cfg._cfg_dict
     if isinstance(cfg, dict):
         for key, value in cfg.items():
             if key == 'data_root':

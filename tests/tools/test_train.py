@@ -132,6 +132,17 @@ def test_dry_run_prints_and_trains_nothing(data, tmp_path):
     assert not list(tmp_path.rglob('*.pth'))
 
 
+def test_a_folder_without_labels_needs_only_its_path(data, tmp_path):
+    config = 'configs/ibot/ibot_vit-small-p16_own-images.py'
+    out = python(
+        'train.py', config, '--data-root', str(data / 'val'), '--dry-run',
+        '--work-dir', str(tmp_path), '--cfg-options',
+        'train_dataloader.batch_size=4', 'train_dataloader.num_workers=0',
+        'train_dataloader.persistent_workers=False',
+    )  # fmt: skip
+    assert 'Images: 20, batch on this process: 4' in out
+
+
 def test_two_processes_without_cuda_use_gloo(data, tmp_path):
     done = call(
         'bash', 'tools/dist_train.sh', CONFIG, '2',
