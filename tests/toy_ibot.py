@@ -58,7 +58,6 @@ def build_ibot(
             **others,
         }
     ).to(dtype)
-    model.init_weights()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))

@@ -134,7 +134,15 @@ def test_config_trains_a_step(
     data = model.data_preprocessor(toy_batch(cfg, pictures), True)
     losses = model(**data, mode='loss')
     total, _ = model.parse_losses(losses)
-    wrapper.update_params(total)
+    total.backward()
+    unused = [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and parameter.grad is None
+    ]
+    assert not unused, 'several processes would wait for these for ever'
+    wrapper.zero_grad()
+    wrapper.update_params(model.parse_losses(model(**data, mode='loss'))[0])
     model.after_optimizer_step()
     assert set(losses) == {f'loss_{name}' for name in model.objectives}
     assert torch.isfinite(total) and total > 0

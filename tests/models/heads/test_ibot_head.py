@@ -59,6 +59,66 @@ def test_logits_are_cosines(num_layers, norm):
     assert len(norms) == (norm is not None and num_layers > 1)
 
 
+@pytest.mark.parametrize('norm', ['bn', 'ln'])
+def test_one_norm_serves_all_hidden_layers(norm):
+    head = build(norm=norm)
+    assert head.mlp[1] is head.mlp[4]
+    names = {name for name, _ in head.named_parameters()}
+    assert 'mlp.1.weight' in names and 'mlp.4.weight' not in names
+
+
+def test_batch_norm_sees_every_token_whatever_their_shape():
+    head = build(norm='bn')
+    tokens = torch.randn(4, 3, 12)
+    rows = head.forward_patch(tokens.flatten(0, 1))
+    torch.testing.assert_close(head.forward_patch(tokens).flatten(0, 1), rows)
+    hidden = head.mlp[1](head.mlp[0](tokens)).flatten(0, 1)
+    torch.testing.assert_close(
+        hidden.mean(0), torch.zeros(14), rtol=0, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    'share, expected',
+    [
+        ('all', {'mlp', 'last_layer'}),
+        ('mlp', {'mlp', 'last_layer', 'patch_last_layer'}),
+        ('none', {'mlp', 'last_layer', 'patch_last_layer', 'patch_mlp'}),
+    ],
+)
+def test_names_in_the_checkpoint(share, expected):
+    state = build(share=share).state_dict()
+    assert {name.split('.')[0] for name in state} == expected
+    assert state['last_layer.weight'].shape == (10, 8)
+    assert state['last_layer.scale'].shape == (10, 1)
+    assert {n for n in state if n.startswith('mlp')} == {
+        f'mlp.{i}.{leaf}' for i in (0, 2, 4) for leaf in ('weight', 'bias')
+    }
+
+
+def test_first_values():
+    head = build(hidden_dim=60, share='none', norm='ln')
+    head.init_weights()
+    for mlp in (head.mlp, head.patch_mlp):
+        assert mlp[3].weight.std().item() == pytest.approx(0.02, rel=0.1)
+        assert not mlp[3].bias.any()
+    for layer in (head.last_layer, head.patch_last_layer):
+        # uniform within 1 / sqrt(8), as torch starts a linear layer
+        assert 0.3 < layer.weight.abs().max() <= 8**-0.5
+        assert (layer.scale == 1).all()
+    assert not torch.equal(head.mlp[0].weight, head.patch_mlp[0].weight)
+
+
+def test_a_file_named_in_init_cfg_has_the_last_word(tmp_path):
+    path = str(tmp_path / 'head.pth')
+    saved = build()
+    torch.save(saved.state_dict(), path)
+    head = build(init_cfg=dict(type='Pretrained', checkpoint=path))
+    head.init_weights()
+    for name, value in head.state_dict().items():
+        assert torch.equal(value, saved.state_dict()[name]), name
+
+
 def test_prototypes_of_learned_length_scale_the_logits():
     head = build(norm_last_layer=False)
     token = torch.randn(3, 12)

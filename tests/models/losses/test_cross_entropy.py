@@ -5,13 +5,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mim_plugins.models.losses import (
+from mim_plugins.models.losses import cross_entropy
+from mim_plugins.models.losses.cross_entropy import (
     CrossViewCrossEntropy,
     SoftCrossEntropy,
     cross_view_cross_entropy,
     soft_cross_entropy,
 )
 
+NAMES = {
+    SoftCrossEntropy: 'soft_cross_entropy',
+    CrossViewCrossEntropy: 'cross_view_cross_entropy',
+}
 CLOSE = dict(rtol=1e-10, atol=1e-12)
 
 
@@ -72,6 +77,17 @@ def test_no_gradient_reaches_the_target_and_losses_are_float32(loss):
     value.backward()
     assert value.dtype == torch.float32
     assert raw.grad is None and logits.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize('loss', [SoftCrossEntropy, CrossViewCrossEntropy])
+def test_half_precision_is_widened_before_any_arithmetic(loss):
+    shape = (2, 3, 40) if loss is CrossViewCrossEntropy else (3, 40)
+    logits = torch.randn(shape).bfloat16()
+    target = torch.randn(shape).softmax(-1).bfloat16()
+    for function in (loss(0.07), getattr(cross_entropy, NAMES[loss])):
+        got = function(logits, target)
+        assert got.dtype == torch.float32
+        assert torch.equal(got, function(logits.float(), target.float()))
 
 
 def test_temperature_divides_the_logits():

@@ -139,7 +139,13 @@ def test_tokens_of_dino_are_the_targets(dino):
     tokenizer = model.objectives['patch'].tokenizer
     index = inputs['masks']['global']['index']
     target = tokenizer(inputs['views']['global'], (3, 3), index)
-    torch.testing.assert_close(target.sum(-1), torch.ones(len(index)).double())
+    trained = build_ibot()
+    trained.load_state_dict(torch.load(dino['checkpoint'])['state_dict'])
+    _, all_logits = trained.teacher.head(
+        trained.teacher.backbone.forward_tokens(inputs['views']['global'])
+    )
+    all_tokens = (all_logits / 0.04).softmax(-1).flatten(0, 1)
+    torch.testing.assert_close(target, all_tokens[index])
     tokens = model.student.forward_tokens(
         inputs['views']['global'], inputs['masks']['global']['mask']
     )
@@ -150,18 +156,54 @@ def test_tokens_of_dino_are_the_targets(dino):
     torch.testing.assert_close(patch_loss(model, inputs), want)
 
 
+def test_a_tokenizer_takes_the_place_of_the_teachers_pass(dino):
+    patch = dict(type='TokenPrediction', tokenizer=dino)
+    model = build_ibot(objectives=objective_configs(cls=None, patch=patch))
+
+    def refuse(*_):
+        raise AssertionError('nobody needs the moving average here')
+
+    model.teacher.backbone.forward_tokens = refuse
+    assert patch_loss(model, make_batch()) > 0
+
+
 def test_ids_of_dalle_are_hard_targets(dalle):
     model = predict(dalle, dtype=torch.float32)
     inputs = make_batch(dtype=torch.float32)
     loss = patch_loss(model, inputs)
     loss.backward()
-    ids = model.objectives['patch'].tokenizer(
-        inputs['views']['global'],
-        (3, 3),
-        inputs['masks']['global']['index'],
+    tokenizer = model.objectives['patch'].tokenizer
+    views, mask = inputs['views']['global'], inputs['masks']['global']
+    ids = tokenizer(views, (3, 3), mask['index'])
+    # one patch of 4 pixels becomes one token of 8; in [0.1, 0.9]
+    mean, std = (
+        torch.tensor(x).view(3, 1, 1) / 255
+        for x in ((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
     )
-    assert ids.dtype == torch.int64 and ids.max() < DALLE['vocab_size']
-    assert torch.isfinite(loss) and loss > 0
+    pixels = torch.nn.functional.interpolate(
+        (views * std + mean).clamp(0, 1), 24, mode='bilinear', antialias=True
+    )
+    logits = tokenizer.encoder.network(0.1 + 0.8 * pixels)
+    assert logits.shape == (6, DALLE['vocab_size'], 3, 3)
+    assert torch.equal(ids, logits.argmax(1).flatten()[mask['index']])
+    assert len(ids.unique()) > 1
+    tokens = model.student.forward_tokens(views, mask['mask'])[:, 1:]
+    student = model.head.forward_patch(tokens.flatten(0, 1)[mask['index']])
+    each = torch.nn.functional.cross_entropy(
+        student / 0.1, ids, reduction='none'
+    )
+    want = (each * mask['weight']).sum() / 6
+    torch.testing.assert_close(loss, want)
+
+
+def test_ids_do_not_depend_on_the_precision_of_training(dalle):
+    tokenizer = predict(dalle, dtype=torch.float32).objectives['patch']
+    views = make_batch(batch=40, dtype=torch.float32)['views']['global']
+    index = torch.arange(len(views) * 9)
+    want = tokenizer.tokenizer(views, (3, 3), index)
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        got = tokenizer.tokenizer(views, (3, 3), index)
+    assert torch.equal(got, want)
 
 
 def test_another_vocabulary_is_named(dalle):

@@ -91,3 +91,53 @@ def test_mistakes_are_named():
     model = build_ibot(objectives=objective_configs(patch=patch, cls=None))
     with pytest.raises(ValueError, match='second view'):
         model(make_batch(views=1, ratio=None), mode='loss')
+
+
+@pytest.mark.parametrize('match', ['position', 'feature'])
+def test_loss_is_the_mean_over_matched_pairs(match):
+    """Pair by pair, picture by picture; a twin without overlap counts 0."""
+    patch = dict(type='PatchMatching', match=match, normalization=TARGET)
+    model = build_ibot(objectives=objective_configs(patch=patch, cls=None))
+    inputs = make_batch(batch=2, views=3, ratio=None)
+    crops = inputs['boxes']['global'].view(3, 2, 5)
+    crops[0, 1, :2] += 500  # the first view of the second picture
+    views = inputs['views']['global']
+    mine = model.student.forward_tokens(views)[:, 1:]
+    theirs = model.teacher.backbone.forward_tokens(views)[:, 1:]
+    target = (
+        model.objectives['patch']
+        .normalization(model.teacher.head.forward_patch(theirs))
+        .unflatten(0, (3, 2))
+    )
+    log_p = (model.head.forward_patch(mine) / 0.1).log_softmax(-1)
+    log_p = log_p.unflatten(0, (3, 2))
+    terms, entropies = [], []
+    for u, v in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]:
+        for b in range(2):
+            if match == 'position':
+                index, inside = match_by_position(
+                    crops[v, b, None], crops[u, b, None], (3, 3)
+                )
+            else:
+                tokens = (x.unflatten(0, (3, 2)) for x in (mine, theirs))
+                s, t = (x[i, b, None] for x, i in zip(tokens, (v, u)))
+                index, inside = match_by_feature(s, t), torch.ones(1, 9)
+            index, inside = index[0], inside[0]
+            matched = target[u, b][index]
+            each = -(matched * log_p[v, b]).sum(-1) * inside
+            terms.append(each.sum() / inside.sum().clamp(min=1))
+            entropy = -(matched * matched.log()).sum(-1) * inside
+            if inside.any():
+                entropies.append(entropy.sum() / inside.sum())
+    assert (0 in terms) == (match == 'position')
+    model.diagnose = True
+    parts = model(inputs, mode='loss')
+    want = torch.stack(terms).mean()
+    torch.testing.assert_close(parts['loss_patch'], want)
+    # entropy and KL are of matched tokens, not of pictures that have none
+    entropy = torch.stack(entropies).mean()
+    torch.testing.assert_close(parts['patch_target_entropy'], entropy)
+    torch.testing.assert_close(
+        parts['patch_kl'],
+        torch.stack(terms).sum().detach() / len(entropies) - entropy,
+    )
