@@ -4,8 +4,12 @@ The file loads into ``mmpretrain.VisionTransformer`` with every key matched.
 """
 
 import argparse
+import sys
+from pathlib import Path
 
-from mim_plugins.checkpoints import CheckpointError, save_backbone
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from mim_plugins.checkpoints import CheckpointError, save_backbone  # noqa: E402
 
 
 def parse_args() -> argparse.Namespace:

@@ -12,6 +12,16 @@ from mmengine.dist import get_world_size
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
+# Without its entry, a default hook of mmengine's would come back.
+MMENGINE_HOOKS = (
+    'runtime_info',
+    'timer',
+    'sampler_seed',
+    'logger',
+    'param_scheduler',
+    'checkpoint',
+)
+
 
 class ConfigError(ValueError):
     """A config that cannot be run; the message says what to change."""
@@ -171,11 +181,12 @@ def _check_top_level(cfg: Config) -> None:
 def build_runner(cfg: Config) -> Runner:
     """A Runner from a config, of ``runner_type`` if it names one.
 
-    Hooks that a child config has set to None are left out.
+    Hooks that a child config has set to None are left out. mmengine does so
+    for its own default hooks, and asserts that no other one is None.
     """
     hooks = cfg.get('default_hooks') or {}
-    for name in [name for name, hook in hooks.items() if hook is None]:
-        if name != 'param_scheduler':  # mmengine's own: None means without
+    for name, hook in list(hooks.items()):
+        if hook is None and name not in MMENGINE_HOOKS:
             del hooks[name]
     if 'runner_type' in cfg:
         return RUNNERS.build(cfg)

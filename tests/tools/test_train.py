@@ -121,6 +121,41 @@ def test_test_reproduces_the_validation(trained, data, tmp_path):
     assert got['knn/k20_top1'] == pytest.approx(want['knn/k20_top1'])
 
 
+def test_every_tool_starts_from_any_folder(tmp_path):
+    """From a checkout, the package itself not being installed."""
+    for tool in sorted((ROOT / 'tools').glob('*.py')):
+        done = subprocess.run(
+            [sys.executable, '-s', str(tool), '--help'],
+            cwd=tmp_path,
+            env={k: v for k, v in os.environ.items() if k != 'PYTHONPATH'},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, (tool.name, done.stderr[-1000:])
+
+
+def test_a_backbone_is_exported_and_loads_into_mmpretrain(trained, tmp_path):
+    from mmpretrain.registry import MODELS
+
+    work_dir, _ = trained
+    out = tmp_path / 'backbone.pth'
+    python('export_backbone.py', str(work_dir / 'epoch_1.pth'), str(out))
+    vit = MODELS.build(
+        dict(
+            type='VisionTransformer',
+            arch=dict(
+                embed_dims=24,
+                num_layers=2,
+                num_heads=3,
+                feedforward_channels=32,
+            ),
+            img_size=32,
+            patch_size=8,
+        )
+    )
+    vit.load_state_dict(torch.load(out)['state_dict'])
+
+
 def test_dry_run_prints_and_trains_nothing(data, tmp_path):
     out = python(
         'train.py', CONFIG, '--work-dir', str(tmp_path / 'run'), '--dry-run',
