@@ -72,6 +72,16 @@ def moved_centre(centre: Tensor, logits: list[Tensor], momentum: float):
     return centre * momentum + rows.mean(0) * (1 - momentum)
 
 
+def all_tokens(
+    backbone: nn.Module, views: Tensor, mask: Tensor | None = None
+) -> Tensor:
+    """Every token of a backbone, ``(B, 1 + N, D)``, block by block."""
+    tokens = backbone.embed(views, mask)
+    for layer in backbone.layers:
+        tokens = layer(tokens)
+    return backbone.normalise(tokens)
+
+
 def ibot_step(model: nn.Module, inputs: dict, s: Settings) -> dict:
     """Losses and centres of an ``IBOT`` model, computed literally.
 
@@ -80,23 +90,27 @@ def ibot_step(model: nn.Module, inputs: dict, s: Settings) -> dict:
     Returns:
         dict: ``loss_cls``, ``loss_patch``, ``cls_centre``, ``patch_centre``.
     """
-    views, num = inputs['views'], inputs['num_views']
-    masks = inputs['masks']['global']['mask'].chunk(num['global'])
-    crops = views['global'].chunk(num['global'])
-    student_cls, student_patch, teacher_cls, teacher_patch = [], [], [], []
-    for crop, mask in zip(crops, masks, strict=True):
-        cls, patch = model.head(model.student.forward_tokens(crop, mask))
-        student_cls.append(cls)
-        student_patch.append(patch)
-        with torch.no_grad():
-            cls, patch = model.teacher.head(
-                model.teacher.backbone.forward_tokens(crop)
-            )
-        teacher_cls.append(cls)
-        teacher_patch.append(patch)
-    for crop in views['local'].chunk(num['local']) if 'local' in views else ():
-        tokens = model.student.forward_tokens(crop)
-        student_cls.append(model.head(tokens[:, 0]))
+    num = inputs['num_views']
+    masks = inputs['masks']['global']['mask']
+    crops = inputs['views']['global']
+
+    def heads(head: nn.Module, tokens: Tensor, views: int):
+        cls, patches = head(tokens)
+        return list(cls.chunk(views)), list(patches.chunk(views))
+
+    student_cls, student_patch = heads(
+        model.head, all_tokens(model.student, crops, masks), num['global']
+    )
+    with torch.no_grad():
+        teacher_cls, teacher_patch = heads(
+            model.teacher.head,
+            all_tokens(model.teacher.backbone, crops),
+            num['global'],
+        )
+    if 'local' in inputs['views']:
+        tokens = all_tokens(model.student, inputs['views']['local'])
+        student_cls += heads(model.head, tokens, num['local'])[0]
+    masks = masks.chunk(num['global'])
     cls_centre = model.objectives['cls'].normalization.centre
     patch_centre = model.objectives['patch'].normalization.centre
     return {

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from .attention import attention_weights, select_attention
+from .block import run_block
 from .position_embedding import POSITION_MODES, resize_position_embedding
 
 
@@ -201,22 +202,49 @@ class MaskedVisionTransformer(VisionTransformer):
         """Final norm (identity with ``final_norm=False``)."""
         return self.ln1(tokens) if self.final_norm else tokens
 
-    def forward_tokens(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """All tokens after the final norm.
+    def forward_tokens(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        index: Tensor | None = None,
+        scales: Tensor | None = None,
+    ) -> Tensor:
+        """Tokens after the final norm: all of them, or those asked for.
 
         Args:
             x (Tensor): (B, C, H, W), normalised images.
             mask (Tensor, optional): bool (B, N), see :meth:`embed`.
+            index (Tensor, optional): (M,), flat positions of patches in
+                (B * N).  The last block is then run for these and [CLS].
+            scales (Tensor, optional): (layers, 2, B), drop path, of
+                :func:`draw_drop_path`.
 
         Returns:
-            Tensor: (B, 1 + N, D), [CLS] first, patches row-major.
+            Tensor: (B, 1 + N, D), [CLS] first, patches row-major; with
+            ``index`` (B + M, D), all [CLS] first.
 
         Raises:
             ValueError: if the patches do not tile the images, the mask does
                 not fit them, or there is no mask token.
         """
+        tokens = self.embed(x, mask)
+        rows = None if index is None else self._rows(tokens, index)
         last = self.num_layers - 1
-        return self.normalise(self.encode(self.embed(x, mask), (last,))[0])
+        for i, layer in enumerate(self.layers):
+            tokens = self._run_layer(
+                layer,
+                tokens,
+                rows if i == last else None,
+                None if scales is None else scales[i],
+            )
+        return self.normalise(tokens)
+
+    def _rows(self, tokens: Tensor, index: Tensor) -> Tensor:
+        """Rows of all [CLS] tokens and of patches, in (B * (1 + N))."""
+        batch, count, _ = tokens.shape
+        cls = torch.arange(batch, device=tokens.device) * count
+        patches = count - 1
+        return torch.cat([cls, index + index // patches + 1])
 
     def forward(self, x: Tensor) -> tuple:
         """mmpretrain's contract: one output per block of ``out_indices``.
@@ -273,10 +301,17 @@ class MaskedVisionTransformer(VisionTransformer):
             param_name = f'{prefix}cls_token'
         return super().get_layer_depth(param_name, prefix)
 
-    def _run_layer(self, layer: nn.Module, tokens: Tensor) -> Tensor:
+    def _run_layer(
+        self,
+        layer: nn.Module,
+        tokens: Tensor,
+        rows: Tensor | None = None,
+        scales: Tensor | None = None,
+    ) -> Tensor:
         if self.with_cp and tokens.requires_grad:
-            return checkpoint(layer, tokens, use_reentrant=False)
-        return layer(tokens)
+            args = layer, tokens, rows, scales, False
+            return checkpoint(run_block, *args, use_reentrant=False)
+        return run_block(layer, tokens, rows, scales)
 
     def _prepare_pos_embed(self, state_dict, prefix, *args, **kwargs):
         """Load hook: fit a table of another size to the native grid."""

@@ -70,8 +70,7 @@ class IBOTHead(BaseModule):
             MLP.  One module serves all hidden layers, as in the official
             code. With ``'bn'`` the statistics are those of the tokens that
             pass in one call on all processes: [CLS] tokens and patch tokens
-            apart, and of the student's patches the masked ones, the few
-            that pad their number included.
+            apart, and of the student's patches the masked ones.
 
     Source: iBOT, Sec. 3.2 and Appendix E (heads); DINO for the head itself.
     """
@@ -156,10 +155,20 @@ class IBOTHead(BaseModule):
         """[CLS] tokens ``(..., D)`` to unit bottleneck vectors."""
         return F.normalize(self.mlp(x), dim=-1)
 
-    def project_patch(self, x: Tensor) -> Tensor:
-        """Patch tokens ``(..., D)`` to unit bottleneck vectors."""
-        mlp = getattr(self, 'patch_mlp', self.mlp)
-        return F.normalize(mlp(x), dim=-1)
+    def project_patch(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Patch tokens ``(..., D)`` to unit bottleneck vectors.
+
+        Args:
+            x (Tensor): ``(..., D)``.
+            valid (Tensor, optional): bool ``(...)``; False for padding,
+                which then counts in no statistics.
+        """
+        for layer in getattr(self, 'patch_mlp', self.mlp):
+            if isinstance(layer, TokenBatchNorm):
+                x = layer(x, valid)
+            else:
+                x = layer(x)
+        return F.normalize(x, dim=-1)
 
     @property
     def patch_prototypes(self) -> NormalizedLinear:
@@ -170,9 +179,13 @@ class IBOTHead(BaseModule):
         """[CLS] tokens ``(..., D)`` to logits ``(..., K)``."""
         return self.last_layer(self.project_cls(x))
 
-    def forward_patch(self, x: Tensor) -> Tensor:
-        """Patch tokens ``(..., D)`` to logits ``(..., KP)``."""
-        return self.patch_prototypes(self.project_patch(x))
+    def forward_patch(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Patch tokens ``(..., D)`` to logits ``(..., KP)``.
+
+        Args:
+            x, valid: as in :meth:`project_patch`.
+        """
+        return self.patch_prototypes(self.project_patch(x, valid))
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Logits of all tokens.

@@ -28,23 +28,39 @@ class SumOverProcesses(torch.autograd.Function):
 class TokenBatchNorm(nn.BatchNorm1d):
     """Batch norm over every token of ``(..., C)``, on all processes.
 
-    N processes with B / N images each compute what one with B computes;
-    torch's ``SyncBatchNorm`` does so on GPUs only. Statistics are float32 at
-    least.
+    N processes with B / N images each compute what one with B computes, also
+    if some have no tokens; torch's ``SyncBatchNorm`` does so on GPUs only.
+    Where no process has any, the running statistics stay. Statistics are
+    float32 at least.
     """
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Normalise.
+
+        Args:
+            x (Tensor): ``(..., C)``.
+            valid (Tensor, optional): bool ``(...)``; tokens that are False
+                are normalised too, but do not count in the statistics.
+
+        Returns:
+            Tensor: ``(..., C)``, of the type of x.
+        """
         rows = x.flatten(0, -2)
-        if not self.training or dist.get_world_size() == 1:
+        alone = valid is None and dist.get_world_size() == 1
+        if not self.training or alone:
             return super().forward(rows).view_as(x)
         if rows.dtype != torch.float64:
             rows = rows.float()
-        total = torch.cat([rows.sum(0), rows.new_full((1,), len(rows))])
+        counts = rows.new_ones(len(rows), 1)
+        if valid is not None:
+            counts = valid.flatten().to(rows.dtype).unsqueeze(1)
+        total = torch.cat([(rows * counts).sum(0), counts.sum(0)])
         total = SumOverProcesses.apply(total)
         count = total[-1].detach()
-        mean = total[:-1] / count
+        mean = total[:-1] / count.clamp_min(1)
         centred = rows - mean
-        variance = SumOverProcesses.apply(centred.square().sum(0)) / count
+        squares = (centred.square() * counts).sum(0)
+        variance = SumOverProcesses.apply(squares) / count.clamp_min(1)
         self._follow(mean.detach(), variance.detach(), count)
         scale = self.weight * (variance + self.eps).rsqrt()
         return (centred * scale + self.bias).to(x.dtype).view_as(x)
@@ -52,10 +68,12 @@ class TokenBatchNorm(nn.BatchNorm1d):
     @torch.no_grad()
     def _follow(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
         """Move the running statistics, as torch does."""
-        self.num_batches_tracked.add_(1)
+        any_token = count > 0
+        self.num_batches_tracked.add_(any_token)
         unbiased = variance * (count / (count - 1).clamp_min(1))
         for running, new in (
             (self.running_mean, mean),
             (self.running_var, unbiased),
         ):
-            running.lerp_(new.to(running.dtype), self.momentum)
+            share = (any_token * self.momentum).to(running.dtype)
+            running.lerp_(new.to(running.dtype), share)

@@ -87,10 +87,15 @@ class CentreSharpen(nn.Module):
         self._count += count
 
     @torch.no_grad()
-    def step(self) -> None:
+    def step(self, halted: Tensor | None = None) -> None:
         """Move the centre by what was observed since the last step.
 
         All processes must call it; one of them may have observed nothing.
+        Logits that are not finite leave the centre where it is.
+
+        Args:
+            halted (Tensor, optional): bool, 0-dim: where it is set, the
+                centre stays too.
         """
         total = self._sum
         if total is None:  # other processes may have seen some
@@ -99,5 +104,9 @@ class CentreSharpen(nn.Module):
         dist.all_reduce(packed)
         total, count = packed[:-1], packed[-1]
         moved = self.centre.lerp(total / count.clamp_min(1), 1 - self.momentum)
-        self.centre.copy_(torch.where(count > 0, moved, self.centre))
+        # only a sum of finite numbers is one
+        moves = (count > 0) & total.sum().isfinite()
+        if halted is not None:
+            moves = moves & ~halted
+        self.centre.copy_(torch.where(moves, moved, self.centre))
         self._sum, self._count = None, 0

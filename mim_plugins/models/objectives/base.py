@@ -21,6 +21,9 @@ class Objective(BaseModule):
     tokens = 'patch'
     """Whether logits of ``'cls'`` or of ``'patch'`` tokens are compared."""
 
+    student_patches = 'all'
+    """Patch tokens of the student that are read: all, 'masked' or 'none'."""
+
     def __init__(self, weight: float = 1.0, init_cfg: dict | None = None):
         super().__init__(init_cfg)
         self.weight = weight
@@ -45,8 +48,14 @@ class Objective(BaseModule):
         """The loss, without :attr:`weight`."""
         raise NotImplementedError
 
-    def after_optimizer_step(self) -> None:
-        """Move what moves once per optimizer step."""
+    def after_optimizer_step(self, halted: Tensor | None = None) -> None:
+        """Move what moves once per optimizer step.
+
+        Args:
+            halted (Tensor, optional): bool, 0-dim, on the device: where it is
+                set, everything must stay as it is (see
+                ``PretrainOptimWrapper``).
+        """
 
 
 def require_group(name: str, groups: list[str], objective: Objective) -> str:

@@ -30,6 +30,7 @@ class ClsDistillation(Objective):
     """
 
     tokens = 'cls'
+    student_patches = 'none'
 
     def __init__(
         self,
@@ -110,5 +111,5 @@ class ClsDistillation(Objective):
         used[target.argmax(-1)] = 1
         outputs.metrics['prototypes_used'] = used.mean()
 
-    def after_optimizer_step(self) -> None:
-        self.normalization.step()
+    def after_optimizer_step(self, halted: Tensor | None = None) -> None:
+        self.normalization.step(halted)

@@ -21,6 +21,8 @@ class MaskedObjective(Objective):
         weight (float): factor in the total loss.
     """
 
+    student_patches = 'masked'
+
     def __init__(self, loss: dict | None = None, weight: float = 1.0):
         super().__init__(weight)
         self.loss = MODELS.build(loss or {'type': 'SoftCrossEntropy'})
@@ -64,12 +66,12 @@ class MaskedObjective(Objective):
         return self.loss(student, target, weight) / crops
 
     def forward(self, outputs: Outputs) -> Tensor:
-        crops = sum(len(outputs.student[g].tokens) for g in outputs.masks)
+        crops = sum(outputs.student[g].crops for g in outputs.masks)
         loss = entropy = share = 0.0
         for group, mask in outputs.masks.items():
             weight = mask['weight']
             tokens = outputs.student[group].patches_at(mask['index'])
-            student = outputs.student_head.forward_patch(tokens)
+            student = outputs.student_head.forward_patch(tokens, weight > 0)
             target = self.target(outputs, group)
             loss = loss + self.from_target(student, target, weight, crops)
             if outputs.diagnose:

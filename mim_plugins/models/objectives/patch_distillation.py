@@ -60,7 +60,9 @@ class MaskedPatchDistillation(MaskedObjective):
         head, tokens = outputs.teacher_head, outputs.teacher[group]
         mask = outputs.masks[group]
         if self.centre_tokens == 'masked':
-            logits = head.forward_patch(tokens.patches_at(mask['index']))
+            logits = head.forward_patch(
+                tokens.patches_at(mask['index']), mask['weight'] > 0
+            )
             if mask['count']:
                 self.normalization.observe(logits[: mask['count']])
             return logits
@@ -72,5 +74,5 @@ class MaskedPatchDistillation(MaskedObjective):
             )
         return head.patch_prototypes(vectors.index_select(0, mask['index']))
 
-    def after_optimizer_step(self) -> None:
-        self.normalization.step()
+    def after_optimizer_step(self, halted: Tensor | None = None) -> None:
+        self.normalization.step(halted)

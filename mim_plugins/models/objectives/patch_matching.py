@@ -167,5 +167,5 @@ class PatchMatching(Objective):
         rows = crops[:, None] * index.shape[1] + index
         return rows.flatten(), weight.flatten()
 
-    def after_optimizer_step(self) -> None:
-        self.normalization.step()
+    def after_optimizer_step(self, halted: Tensor | None = None) -> None:
+        self.normalization.step(halted)

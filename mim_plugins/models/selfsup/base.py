@@ -9,7 +9,10 @@ from torch import Tensor, nn
 
 from mim_plugins.evaluation.diagnostics import feature_statistics
 
+from ..backbones.drop_path import draw_drop_path
+from ..randomness import IterationRandomness
 from .outputs import Outputs, Tokens
+from .running_statistics import RunningStatistics
 
 
 class MaskedDistiller(BaseModel, metaclass=ABCMeta):
@@ -64,8 +67,10 @@ class MaskedDistiller(BaseModel, metaclass=ABCMeta):
                 'in its name is added to the loss. Name them otherwise in '
                 'model.objectives.'
             )
+        self.randomness = IterationRandomness()
         self.diagnose = False
         self.assignments: Tensor | None = None
+        self._statistics: RunningStatistics | None = None
 
     # -- passes -----------------------------------------------------------
 
@@ -80,9 +85,16 @@ class MaskedDistiller(BaseModel, metaclass=ABCMeta):
         return list(inputs['views'])
 
     def student_pass(
-        self, inputs: dict, groups: set[str]
+        self, inputs: dict, groups: set[str], whole: set[str]
     ) -> dict[str, Tokens]:
-        """Tokens by group; groups with masks are seen masked."""
+        """Tokens by group; groups with masks are seen masked.
+
+        Args:
+            inputs (dict): see :meth:`run`.
+            groups: those that an objective reads.
+            whole: those of which one reads every patch token. Of the others
+                [CLS] and masked tokens are computed.
+        """
         masks = inputs.get('masks', {})
         return {
             group: self.tokens_of(
@@ -90,21 +102,35 @@ class MaskedDistiller(BaseModel, metaclass=ABCMeta):
                 views,
                 inputs['num_views'][group],
                 masks[group]['mask'] if group in masks else None,
+                self._index(views, masks.get(group), group in whole),
             )
             for group, views in inputs['views'].items()
             if group in groups
         }
 
     @staticmethod
+    def _index(
+        views: Tensor, mask: dict | None, whole: bool = False
+    ) -> Tensor | None:
+        """Flat positions of the patches that the student must compute."""
+        if whole:
+            return None
+        if mask is None:
+            return torch.empty(0, dtype=torch.long, device=views.device)
+        return mask['index']
+
     def tokens_of(
+        self,
         backbone: nn.Module,
         views: Tensor,
         num_views: int,
         mask: Tensor | None = None,
+        index: Tensor | None = None,
     ) -> Tokens:
         """One forward of all views of a group (they have one size)."""
-        tokens = backbone.forward_tokens(views, mask)
-        return Tokens(tokens, num_views, backbone.grid(views))
+        scales = draw_drop_path(backbone, views, num_views, self.randomness)
+        tokens = backbone.forward_tokens(views, mask, index, scales)
+        return Tokens(tokens, num_views, backbone.grid(views), index)
 
     # -- training ---------------------------------------------------------
 
@@ -119,16 +145,19 @@ class MaskedDistiller(BaseModel, metaclass=ABCMeta):
         group = next(iter(views))
         masks = inputs.get('masks', {})
         seen, masked = self.student_groups(inputs), list(masks)
-        for_teacher, for_student = set(), set()
+        for_teacher, for_student, whole = set(), set(), set()
         for objective in self.objectives.values():
             for_teacher |= objective.teacher_groups(seen, masked)
-            for_student |= objective.student_groups(seen, masked)
+            groups = objective.student_groups(seen, masked)
+            for_student |= groups
+            if objective.student_patches == 'all':
+                whole |= groups
         with torch.no_grad():
             teacher = self.teacher_pass(inputs, for_teacher)
         return Outputs(
             batch_size=len(views[group]) // num_views[group],
             views=views,
-            student=self.student_pass(inputs, for_student),
+            student=self.student_pass(inputs, for_student, whole),
             teacher=teacher,
             masks=masks,
             boxes=inputs.get('boxes', {}),
@@ -137,6 +166,9 @@ class MaskedDistiller(BaseModel, metaclass=ABCMeta):
 
     def loss(self, inputs: dict, data_samples: list | None = None) -> dict:
         """The weighted parts, ``loss_<name>``, and scalars for the log."""
+        if self._statistics is None:
+            self._statistics = RunningStatistics(self)
+        self._statistics.keep()
         outputs = self.run(inputs)
         losses, metrics = {}, {}
         for name, objective in self.objectives.items():
@@ -151,10 +183,33 @@ class MaskedDistiller(BaseModel, metaclass=ABCMeta):
             metrics.update(feature_statistics(features))
         return losses | metrics
 
-    def after_optimizer_step(self) -> None:
-        """Move what moves once per optimizer step (centres, averages)."""
+    def start_iteration(
+        self,
+        seed: int,
+        iteration: int,
+        rank: int | None = None,
+        processes: int | None = None,
+    ) -> None:
+        """Draw what is random in the next forward passes from these.
+
+        Args:
+            seed, iteration, rank, processes: see
+                :meth:`IterationRandomness.start`.
+        """
+        self.randomness.start(seed, iteration, rank, processes)
+
+    def after_optimizer_step(self, halted: Tensor | None = None) -> None:
+        """Move what moves once per optimizer step (centres, averages).
+
+        Args:
+            halted (Tensor, optional): bool, 0-dim, on the device: where it is
+                set, everything stays as it was before the step, the running
+                statistics of batch norms too.
+        """
+        if self._statistics is not None:
+            self._statistics.settle(halted)
         for objective in self.objectives.values():
-            objective.after_optimizer_step()
+            objective.after_optimizer_step(halted)
 
     # -- evaluation -------------------------------------------------------
 

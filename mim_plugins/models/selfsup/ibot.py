@@ -1,7 +1,7 @@
 """iBOT: image BERT pre-training with an online tokenizer."""
 
 from mmpretrain.registry import MODELS
-from torch import nn
+from torch import Tensor, nn
 
 from .base import MaskedDistiller
 from .outputs import Outputs, Tokens
@@ -89,14 +89,16 @@ class IBOT(MaskedDistiller):
         return groups
 
     def student_pass(
-        self, inputs: dict, groups: set[str]
+        self, inputs: dict, groups: set[str], whole: set[str]
     ) -> dict[str, Tokens]:
-        outputs = super().student_pass(inputs, groups)
+        outputs = super().student_pass(inputs, groups, whole)
         if 'global_unmasked' in groups:
+            views = inputs['views']['global']
             outputs['global_unmasked'] = self.tokens_of(
                 self.student,
-                inputs['views']['global'],
+                views,
                 inputs['num_views']['global'],
+                index=self._index(views, None, 'global_unmasked' in whole),
             )
         return outputs
 
@@ -106,10 +108,10 @@ class IBOT(MaskedDistiller):
         outputs.teacher_head = self.teacher.head
         return outputs
 
-    def after_optimizer_step(self) -> None:
+    def after_optimizer_step(self, halted: Tensor | None = None) -> None:
         """Move the teacher, then the centres."""
-        self.teacher.update(self.student, self.head)
-        super().after_optimizer_step()
+        self.teacher.update(self.student, self.head, halted)
+        super().after_optimizer_step(halted)
 
     def evaluation_backbone(self, network: str | None = None) -> nn.Module:
         network = network or self.evaluation_network

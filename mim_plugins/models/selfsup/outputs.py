@@ -10,34 +10,64 @@ class Tokens:
     """Tokens of all views of one group, crop-major (all B of view 0 first).
 
     Args:
-        tokens (Tensor): ``(V * B, 1 + N, D)`` after the final norm.
+        tokens (Tensor): after the final norm: ``(V * B, 1 + N, D)``, or with
+            ``index`` ``(V * B + M, D)``, all [CLS] tokens first.
         num_views (int): V.
         grid (tuple[int, int]): ``(h, w)`` with ``h * w = N``.
+        index (Tensor, optional): ``(M,)``, flat positions in ``V * B * N``
+            of the patches that were computed; None for all of them.
     """
 
     tokens: Tensor
     num_views: int
     grid: tuple[int, int]
+    index: Tensor | None = None
+
+    @property
+    def crops(self) -> int:
+        """``V * B``."""
+        if self.index is None:
+            return len(self.tokens)
+        return len(self.tokens) - len(self.index)
 
     @property
     def cls(self) -> Tensor:
         """``(V * B, D)``."""
-        return self.tokens[:, 0]
+        if self.index is None:
+            return self.tokens[:, 0]
+        return self.tokens[: self.crops]
 
     @property
     def patches(self) -> Tensor:
-        """``(V * B, N, D)``."""
+        """``(V * B, N, D)``.
+
+        Raises:
+            ValueError: if not all of them were computed.
+        """
+        if self.index is not None:
+            raise ValueError(
+                'Only some patch tokens were computed. An objective that '
+                "reads all of them says so with student_patches = 'all'."
+            )
         return self.tokens[:, 1:]
 
     def patches_at(self, index: Tensor) -> Tensor:
         """Patch tokens at flat positions, without a copy of the others.
 
         Args:
-            index (Tensor): ``(M,)``, in ``[0, V * B * N)``.
+            index (Tensor): ``(M,)``, in ``[0, V * B * N)``; :attr:`index`
+                itself where only those were computed.
 
         Returns:
             Tensor: ``(M, D)``.
         """
+        if self.index is not None:
+            if index is not self.index:
+                raise ValueError(
+                    'Patch tokens of other positions were computed than '
+                    'those asked for.'
+                )
+            return self.tokens[self.crops :]
         crop = index // (self.tokens.shape[1] - 1)
         # every crop has its [CLS] token before its patches
         return self.tokens.flatten(0, 1).index_select(0, index + crop + 1)

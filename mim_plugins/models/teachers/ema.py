@@ -72,8 +72,19 @@ class EMATeacher(BaseModule):
             )
 
     @torch.no_grad()
-    def update(self, backbone: nn.Module, head: nn.Module | None) -> None:
-        """One step of the average towards the student."""
+    def update(
+        self,
+        backbone: nn.Module,
+        head: nn.Module | None,
+        halted: Tensor | None = None,
+    ) -> None:
+        """One step of the average towards the student.
+
+        Args:
+            backbone, head: the student's.
+            halted (Tensor, optional): bool, 0-dim: where it is set, the
+                teacher stays as it is.
+        """
         pairs = [(self.backbone, backbone)]
         if self.head is not None:
             pairs.append((self.head, head))
@@ -85,4 +96,4 @@ class EMATeacher(BaseModule):
             for name in common_names(own, other):
                 teacher_params.append(own[name])
                 student_params.append(other[name])
-        ema_update(teacher_params, student_params, self.momentum)
+        ema_update(teacher_params, student_params, self.momentum, halted)

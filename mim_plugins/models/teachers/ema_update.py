@@ -11,6 +11,7 @@ def ema_update(
     teacher_params: Sequence[Tensor],
     student_params: Sequence[Tensor],
     momentum: float,
+    halted: Tensor | None = None,
 ) -> None:
     """``teacher <- momentum * teacher + (1 - momentum) * student``.
 
@@ -18,6 +19,8 @@ def ema_update(
         teacher_params: n tensors, changed in place.
         student_params: n tensors of the same shapes, in the same order.
         momentum: 1 keeps the teacher, 0 copies the student.
+        halted: bool, 0-dim, on the device: where it is set, the teacher
+            keeps its values bit by bit (those of the student being finite).
 
     Raises:
         ValueError: if the numbers of tensors differ.
@@ -35,7 +38,17 @@ def ema_update(
         s.detach().to(t.dtype) for s, t in zip(student_params, teacher_params)
     ]
     teachers = [t.detach() for t in teacher_params]
-    torch._foreach_lerp_(teachers, students, 1.0 - float(momentum))
+    share = 1.0 - float(momentum)
+    if halted is None:
+        torch._foreach_lerp_(teachers, students, share)
+        return
+    moves = ~halted
+    shares = {
+        dtype: moves.to(dtype) * share for dtype in {t.dtype for t in teachers}
+    }
+    torch._foreach_lerp_(
+        teachers, students, [shares[t.dtype] for t in teachers]
+    )
 
 
 def common_names(

@@ -91,6 +91,19 @@ def test_training_forward_is_mmpretrains():
     assert torch.equal(*outputs)
 
 
+@settings(max_examples=10)
+@given(st.integers(0, 12), st.integers(0, 99))
+def test_tokens_asked_for_are_those_of_all(count, seed):
+    vit = make_vit(seed)
+    x = torch.randn(3, 3, 16, 16)
+    mask = torch.rand(3, 4) < 0.5
+    index = torch.randint(12, (count,))
+    whole = vit.forward_tokens(x, mask)
+    some = vit.forward_tokens(x, mask, index)
+    expected = [whole[:, 0], whole[:, 1:].flatten(0, 1)[index]]
+    torch.testing.assert_close(some, torch.cat(expected))
+
+
 def test_drop_path_acts_in_training_only():
     vit = make_vit(drop_path_rate=0.5)
     x = torch.randn(8, 3, 32, 32)

@@ -138,3 +138,28 @@ def test_the_centre_is_saved():
 def test_impossible_numbers(options, sentence):
     with pytest.raises(ValueError, match=sentence):
         CentreSharpen(3, **options)
+
+
+@pytest.mark.parametrize('value', [torch.nan, torch.inf, -torch.inf])
+def test_logits_that_are_not_finite_leave_the_centre(value):
+    target = build(momentum=0.5)
+    target.observe(LOGITS)
+    bad = LOGITS.clone()
+    bad[1, 2] = value
+    target.observe(bad)
+    target.step()
+    assert torch.equal(target.centre, CENTRE)
+    target.observe(LOGITS)
+    target.step()
+    torch.testing.assert_close(target.centre, (CENTRE + LOGITS.mean(0)) / 2)
+
+
+def test_a_flag_keeps_the_centre():
+    target = build(momentum=0.5)
+    target.observe(LOGITS)
+    target.step(torch.tensor(True))
+    assert torch.equal(target.centre, CENTRE)
+    target.observe(3 * LOGITS)  # what was observed before is gone
+    target.step(torch.tensor(False))
+    expected = (CENTRE + 3 * LOGITS.mean(0)) / 2
+    torch.testing.assert_close(target.centre, expected)

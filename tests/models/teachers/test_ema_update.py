@@ -33,6 +33,23 @@ def test_a_student_in_another_type():
     assert (teacher[0] == 2.0).all()
 
 
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+@pytest.mark.parametrize('momentum', [0.0, 0.3, 0.996, 1.0])
+def test_a_flag_keeps_the_teacher_and_changes_no_bit_otherwise(
+    dtype, momentum
+):
+    start = [torch.randn(3, 2, dtype=dtype), torch.randn(4, dtype=dtype)]
+    student = [torch.randn_like(tensor) for tensor in start]
+    results = []
+    for flag in (None, torch.tensor(False), torch.tensor(True)):
+        teacher = [tensor.clone() for tensor in start]
+        ema_update(teacher, student, momentum, flag)
+        results.append(teacher)
+    for none, unset, kept, before in zip(*results, start):
+        assert torch.equal(none, unset)
+        assert torch.equal(kept, before)
+
+
 def test_nothing_to_average():
     ema_update([], [], 0.5)
 
