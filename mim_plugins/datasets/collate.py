@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from mmengine.registry import FUNCTIONS
+from torch.utils.data import default_collate
 
 
 @FUNCTIONS.register_module()
@@ -98,5 +99,8 @@ def batch_masks(masks: np.ndarray, pad_multiple: int = 64) -> dict:
 
 
 def _crop_major(samples: list[list[torch.Tensor]]) -> torch.Tensor:
-    """B lists of V tensors as one tensor (V * B, ...)."""
-    return torch.stack([t for views in zip(*samples) for t in views])
+    """B lists of V tensors as one tensor (V * B, ...).
+
+    In a worker torch's function puts them straight into shared memory.
+    """
+    return default_collate([t for views in zip(*samples) for t in views])

@@ -31,6 +31,10 @@ class SampleKey(NamedTuple):
     occurrence: int = 0
 
 
+class TooFewImages(ValueError):
+    """A data set has no images, or fewer than there are processes."""
+
+
 @DATA_SAMPLERS.register_module()
 class PassSampler(Sampler):
     """Passes over the data set as :class:`SampleKey`, split over processes.
@@ -50,7 +54,8 @@ class PassSampler(Sampler):
             ``IterBasedTrainLoop``).
 
     Raises:
-        ValueError: no images, or fewer than processes; a negative seed.
+        TooFewImages: no images, or fewer than processes.
+        ValueError: a negative seed.
     """
 
     def __init__(
@@ -69,12 +74,12 @@ class PassSampler(Sampler):
         self.epoch = 0
         self._start = 0
         if self.size == 0:
-            raise ValueError(
+            raise TooFewImages(
                 f'PassSampler: the data set {type(dataset).__name__} holds no '
                 'images; check its data_root, data_prefix and ann_file.'
             )
         if self.size < self.world_size and not infinite:
-            raise ValueError(
+            raise TooFewImages(
                 f'PassSampler: {self.size} images cannot be shared by '
                 f'{self.world_size} processes; use at most {self.size}.'
             )
@@ -83,9 +88,9 @@ class PassSampler(Sampler):
                 f'PassSampler: the seed must not be negative, got {self.seed}.'
             )
         if infinite:
-            # mmengine's loop resumes through `skip` where there is one; the
-            # position of a finite pass also depends on the dropped batches.
-            self.skip = self._skip
+            # mmengine's loop resumes through `skip` where there is one, and
+            # knows nothing of passes and the batches that they drop.
+            self.skip = self.start_after
 
     def order(self, epoch: int) -> torch.Tensor:
         """Indices of a whole pass, int64 (len(dataset),)."""
@@ -99,7 +104,8 @@ class PassSampler(Sampler):
     def __iter__(self) -> Iterator[SampleKey]:
         if self.infinite:
             return self._endless()
-        return self._keys(self.epoch, self.rank, len(self) * self.world_size)
+        first = self._start * self.world_size + self.rank
+        return self._keys(self.epoch, first, len(self) * self.world_size)
 
     def _keys(self, epoch: int, first: int, stop: int) -> Iterator[SampleKey]:
         own = self.order(epoch)[first : stop : self.world_size]
@@ -113,8 +119,13 @@ class PassSampler(Sampler):
             yield from self._keys(epoch, first, self.size)
             first = (first - self.size) % self.world_size
 
-    def _skip(self, num_samples: int) -> None:
-        """Start the next iteration after ``num_samples`` of this process."""
+    def start_after(self, num_samples: int) -> None:
+        """Let iterations start after the first samples; nothing is read.
+
+        Args:
+            num_samples (int): samples of this process, counted from the start
+                of the pass (of the run, if infinite); 0 for the start.
+        """
         if num_samples < 0:
             raise ValueError(
                 f'num_samples must not be negative, got {num_samples}.'

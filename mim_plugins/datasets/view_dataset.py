@@ -1,23 +1,26 @@
 """From an image file to the views and masks of one sample."""
 
-import contextlib
 import operator
-import random
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import cv2
 import numpy as np
 import torch
 from mmpretrain.registry import DATASETS, TRANSFORMS
 from mmpretrain.structures import DataSample
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
+from .global_rng import seeded_global_rng
 from .samplers import SampleKey
+from .source import report_left_out
 from .transforms.checks import check_keys
-from .transforms.views import ViewAugmentation
+from .transforms.loading import UnreadableImage
+from .transforms.pixels import as_pixels
+from .transforms.views import ViewAugmentation, make_views
 
-_VIEW_KEYS = (
+VIEW_KEYS = (
     'group',
     'num',
     'size',
@@ -41,6 +44,10 @@ class ViewDataset(Dataset):
     and processes. Samples are drawn with ``PassSampler``; a plain index
     stands for seed 0 and epoch 0.
 
+    An image that cannot be read is replaced by another one, label included,
+    which is chosen by the same key. The sample says so, and
+    ``UnreadableImagesHook`` counts, lists and limits such files.
+
     Args:
         source (dict | Dataset): the data set that knows the files, labelled
             or not; of it only ``get_data_info`` is used.
@@ -49,12 +56,16 @@ class ViewDataset(Dataset):
             (default 1). The views of a group have one size. ``num=0`` or None
             in place of the settings switches a view off.
         mask (dict, optional): mask generator, such as ``BlockMask``.
-        load (dict): transform that reads ``img_path`` and gives ``img``.
+        load (dict): transform that reads ``img_path`` and gives ``img``, and
+            raises :class:`UnreadableImage` where it cannot.
+        replacements (int): how many other images are tried in the place of
+            an unreadable one. 0 is strict: the first unreadable file is an
+            error.
 
     Raises:
         TypeError: unknown key in a view, with the closest known one.
         ValueError: no view, views of unequal size in a group, a size that is
-            not a multiple of the mask's patch size.
+            not a multiple of the mask's patch size, negative replacements.
     """
 
     def __init__(
@@ -63,7 +74,13 @@ class ViewDataset(Dataset):
         views: Mapping[str, Mapping | None],
         mask: Mapping | None = None,
         load: Mapping | None = None,
+        replacements: int = 10,
     ):
+        if replacements < 0:
+            raise ValueError(
+                f'replacements must be at least 0, got {replacements!r}.'
+            )
+        self.replacements = replacements
         self.groups = _build_views(views)
         self.load = TRANSFORMS.build(dict(load or {'type': 'LoadImage'}))
         self.mask = None if mask is None else TRANSFORMS.build(dict(mask))
@@ -71,6 +88,7 @@ class ViewDataset(Dataset):
         if isinstance(source, Mapping):
             source = DATASETS.build({'pipeline': [], **source})
         self.source = source
+        self._reported = False
         parts = [self.load] if self.mask is None else [self.load, self.mask]
         self._guard_global_rng = not all(
             getattr(part, 'draws_from_rng', False) for part in parts
@@ -93,9 +111,15 @@ class ViewDataset(Dataset):
         return getattr(self.source, 'metainfo', {})
 
     def full_init(self) -> None:
-        """Make the source read its list of files, if it has not yet."""
+        """Let the source read its list of files, and log what it left out.
+
+        The Runner calls it before training.
+        """
         if hasattr(self.source, 'full_init'):
             self.source.full_init()
+        if not self._reported:
+            self._reported = True
+            report_left_out(self.source)
 
     def get_data_info(self, index: int) -> dict:
         """Record of an image in the source."""
@@ -109,15 +133,20 @@ class ViewDataset(Dataset):
 
         Returns:
             dict: ``data_samples``: a DataSample with ``gt_label`` (where the
-            source has one), ``img_path`` and ``sample_idx``; ``inputs``: a
-            dict of
+            source has one), ``img_path``, ``sample_idx``, ``sample_key`` (a
+            tuple, of which the sample can be made again) and, if they are
+            those of a replacement, ``unreadable``: a list of (path, reason)
+            of the files that could not be read; ``inputs``: a dict of
 
-            - ``views``: group -> list of uint8 tensors (3, h, w);
+            - ``views``: group -> list of uint8 tensors (C, h, w);
             - ``boxes``: group -> list of float32 tensors (5,): left, top,
               width, height in source pixels, 1 if flipped;
             - ``image_size``: float32 tensor (2,), height and width;
             - ``masks`` (with a mask generator): group -> bool array
               (num, rows, columns) of patches, True where masked.
+
+        Raises:
+            UnreadableImage: neither the image nor a replacement is readable.
         """
         if not isinstance(key, SampleKey):
             key = SampleKey(operator.index(key))
@@ -132,24 +161,25 @@ class ViewDataset(Dataset):
             return self._sample(key, rng)
 
     def _sample(self, key: SampleKey, rng: np.random.Generator) -> dict:
-        results = dict(self.source.get_data_info(key.index))
-        label = results.get('gt_label')
-        meta = {
-            'img_path': results['img_path'],
-            'sample_idx': results.get('sample_idx', key.index),
-        }
-        results = self.load(results)
-        image = results['img']
+        if get_worker_info() is not None:
+            # as torch does with its own threads in a worker
+            cv2.setNumThreads(0)
+        record, image, unreadable = self._read(key)
+        label = record.get('gt_label')
+        meta = {name: record[name] for name in ('img_path', 'sample_idx')}
+        meta['sample_key'] = tuple(key)
+        if unreadable:
+            meta['unreadable'] = unreadable
+        image = as_pixels(image)
         views, boxes = {}, {}
         for group, augmentations in self.groups.items():
-            pairs = [augment(image, rng) for augment in augmentations]
+            pairs = make_views(image, augmentations, rng)
             views[group] = [view for view, _ in pairs]
             boxes[group] = [torch.from_numpy(box) for _, box in pairs]
-        height, width = _image_size(image)
         inputs = {
             'views': views,
             'boxes': boxes,
-            'image_size': torch.tensor([height, width], dtype=torch.float32),
+            'image_size': torch.tensor(image.shape[:2], dtype=torch.float32),
         }
         if self.mask is not None:
             drawn = {'views': views, 'rng': rng, 'epoch': key.epoch}
@@ -158,6 +188,43 @@ class ViewDataset(Dataset):
         if label is not None:
             sample.set_gt_label(label)
         return {'inputs': inputs, 'data_samples': sample}
+
+    def _read(self, key: SampleKey) -> tuple[dict, Any, list]:
+        """Record and pixels of the image, or of the one in its place.
+
+        Also (path, reason) of each file that could not be read.
+        """
+        unreadable = []
+        for index in self._candidates(key):
+            record = {
+                'sample_idx': index,
+                **self.source.get_data_info(index),
+            }
+            try:
+                return record, self.load(dict(record))['img'], unreadable
+            except UnreadableImage as error:
+                unreadable.append((error.path, error.reason))
+                last = error
+        if len(unreadable) == 1:
+            raise last
+        raise UnreadableImage(
+            f'{len(unreadable)} images were tried, one in the place of '
+            f'another, and none could be read; the last one: {last}',
+            *unreadable[-1],
+        ) from last
+
+    def _candidates(self, key: SampleKey) -> Iterator[int]:
+        """The key's image, then those to try in its place."""
+        yield key.index
+        sequence = np.random.SeedSequence(
+            (key.seed, key.epoch, key.index, key.occurrence), spawn_key=(0,)
+        )
+        rng = np.random.Generator(np.random.PCG64(sequence))
+        number = min(self.replacements + 1, len(self))
+        others = rng.choice(len(self), number, replace=False).tolist()
+        if key.index in others:
+            others.remove(key.index)
+        yield from others[: self.replacements]
 
     def _check_mask(self, views: Mapping) -> None:
         """Sizes fit the patches; masked groups are known (or switched off)."""
@@ -192,7 +259,7 @@ def _build_views(views: Mapping) -> dict[str, list[ViewAugmentation]]:
         if config is None:
             continue
         where = f'views.{name}'
-        check_keys(config, _VIEW_KEYS, where)
+        check_keys(config, VIEW_KEYS, where)
         settings = dict(config)
         group = settings.pop('group', name)
         num = settings.pop('num', 1)
@@ -201,7 +268,7 @@ def _build_views(views: Mapping) -> dict[str, list[ViewAugmentation]]:
         if 'size' not in settings:
             raise TypeError(f'{where} needs a size.')
         try:
-            augmentation = ViewAugmentation(**settings)
+            augmentation = ViewAugmentation(**settings, name=where)
         except (TypeError, ValueError) as error:
             raise type(error)(f'{where}: {error}') from error
         if num:
@@ -219,32 +286,3 @@ def _build_views(views: Mapping) -> dict[str, list[ViewAugmentation]]:
             'above 0.'
         )
     return groups
-
-
-def _image_size(image) -> tuple[int, int]:
-    """Height and width of a PIL image or an array (H, W, C)."""
-    if isinstance(image, np.ndarray):
-        return image.shape[0], image.shape[1]
-    return image.size[1], image.size[0]
-
-
-@contextlib.contextmanager
-def seeded_global_rng(sequence: np.random.SeedSequence) -> Iterator[None]:
-    """Seed ``random``, NumPy's and torch's CPU generator, then restore them.
-
-    For transforms from elsewhere that draw from the global generators.
-    """
-    python, numpy = random.getstate(), np.random.get_state()
-    generator = torch.default_generator
-    state = generator.get_state()
-    words = [int(word) for word in sequence.generate_state(3)]
-    random.seed(words[0])
-    np.random.seed(words[1])
-    # not torch.manual_seed: it would queue a seed for CUDA with every sample
-    generator.manual_seed(words[2])
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        generator.set_state(state)

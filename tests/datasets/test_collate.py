@@ -62,6 +62,16 @@ def test_masks_follow_the_rows_of_the_views():
             np.testing.assert_array_equal(row.numpy(), expected)
 
 
+def test_views_of_a_worker_are_put_straight_into_shared_memory(monkeypatch):
+    batch = collate_views([sample_of(n) for n in range(2)])
+    assert not batch['inputs']['views']['global'].is_shared()
+    monkeypatch.setattr(torch.utils.data, 'get_worker_info', lambda: object())
+    shared = collate_views([sample_of(n) for n in range(2)])
+    for group, views in shared['inputs']['views'].items():
+        assert views.is_shared()
+        assert torch.equal(views, batch['inputs']['views'][group])
+
+
 def test_without_masks_the_key_is_absent():
     batch = collate_views([sample_of(0, masks=False)])
     assert 'masks' not in batch['inputs']

@@ -118,6 +118,21 @@ def test_infinite_starts_at_the_epoch_that_was_set():
     assert [key.epoch for key in take(sampler, 7)] == [5, 5, 5, 6, 6, 6, 7]
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    size=st.integers(4, 30), world=st.integers(1, 4), used=st.integers(0, 40)
+)
+def test_a_pass_goes_on_after_what_was_used(size, world, used):
+    for rank in range(world):
+        sampler = sampler_of(size, rank, world)
+        whole = list(sampler)
+        sampler.start_after(used)
+        assert list(sampler) == whole[used:]
+        assert len(sampler) == len(whole)
+        sampler.start_after(0)
+        assert list(sampler) == whole
+
+
 def test_only_infinite_samplers_can_skip():
     """mmengine looks for ``skip``, and else draws the skipped batches."""
     assert not hasattr(sampler_of(3), 'skip')

@@ -2,6 +2,7 @@ import copy
 import random
 import warnings
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -19,6 +20,7 @@ from mim_plugins.datasets import (
     ViewDataset,
     collate_views,
 )
+from mim_plugins.datasets.transforms import LoadImage
 
 SHAPES = [(20, 30), (30, 20), (1, 500), (500, 1), (8, 8), (40, 40)]
 JITTER = {'brightness': 0.4, 'contrast': 0.4, 'hue': 0.1, 'prob': 0.8}
@@ -251,6 +253,35 @@ def test_workers_do_not_change_samples_and_see_the_epoch(folder):
         dataset[SampleKey(index, 3, e)]['inputs']['views'] for e in (0, 1)
     ]
     assert not equal(*views)
+
+
+class ThreadsOfOpenCV(BaseTransform):
+    """Everything is masked where OpenCV runs on one thread."""
+
+    groups = ('global',)
+
+    def transform(self, results):
+        single = np.full((2, 1, 1), cv2.getNumThreads() == 1)
+        return {**results, 'masks': {'global': single}}
+
+
+def test_opencv_has_one_thread_in_a_worker(folder, monkeypatch):
+    monkeypatch.setattr(
+        'mim_plugins.datasets.view_dataset.TRANSFORMS.build',
+        lambda cfg: ThreadsOfOpenCV() if cfg['type'] == 'X' else LoadImage(),
+    )
+    dataset = dataset_of(folder, mask={'type': 'X'})
+    threads = cv2.getNumThreads()
+    cv2.setNumThreads(2)
+    try:
+        loader = DataLoader(
+            dataset, sampler=[0], num_workers=1, collate_fn=list
+        )
+        (sample,) = next(iter(loader))
+        assert cv2.getNumThreads() == 2
+    finally:
+        cv2.setNumThreads(threads)
+    assert sample['inputs']['masks']['global'].all()
 
 
 def test_runner_builds_the_loader_from_a_config(folder):

@@ -5,20 +5,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageFilter
-from torchvision.transforms import InterpolationMode, RandomResizedCrop
-from torchvision.transforms import functional as F
+from PIL import Image
+from torchvision.transforms import RandomResizedCrop
+from toy_pictures import assert_equal_up_to_rounding, picture
 
 from mim_plugins.datasets import ViewAugmentation
 from mim_plugins.datasets.transforms import ViewParameters
-from mim_plugins.datasets.transforms.colour import ADJUSTMENTS, to_gray
+from mim_plugins.datasets.transforms.colour import ADJUSTMENTS
+from mim_plugins.datasets.transforms.views import make_views
+from mim_plugins.testing.literal_views import literal_view
 
-TORCHVISION = {
-    'brightness': F.adjust_brightness,
-    'contrast': F.adjust_contrast,
-    'saturation': F.adjust_saturation,
-    'hue': F.adjust_hue,
-}
 JITTER = {
     'brightness': 0.4,
     'contrast': 0.4,
@@ -38,71 +34,83 @@ def draws(augmentation, num, size=(60, 40)):
     return [augmentation.draw(*size, rng) for _ in range(num)]
 
 
+PLAIN = ViewParameters((0, 0, 1, 1), False, (), False, None, False)
+IBOT = {
+    'global1': {'size': 224, 'gray': 0.2, 'blur': {}},
+    'global2': {
+        'size': 224,
+        'gray': 0.2,
+        'blur': {'prob': 0.1},
+        'solarize': {'prob': 0.2},
+    },
+    'local': {
+        'size': 96,
+        'scale': (0.05, 0.25),
+        'gray': 0.2,
+        'blur': {'prob': 0.5},
+    },
+}
+
+
 @pytest.mark.parametrize('interpolation', ['bicubic', 'bilinear'])
 @pytest.mark.parametrize('flip', [False, True])
-def test_crop_equals_torchvision(interpolation, flip):
-    image = noise(45, 70)
-    augmentation = ViewAugmentation((24, 16), interpolation=interpolation)
-    parameters = ViewParameters((7, 3, 50, 31), flip, (), False, None, False)
-    mode = InterpolationMode(interpolation)
-    expected = F.resized_crop(image, 3, 7, 31, 50, (24, 16), mode)
-    expected = F.hflip(expected) if flip else expected
-    view = augmentation.apply(image, parameters)
-    np.testing.assert_array_equal(np.array(view), np.array(expected))
-
-
-@pytest.mark.parametrize('name', list(ADJUSTMENTS))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15)
 @given(
-    factor=st.floats(0, 1),
-    height=st.integers(1, 12),
-    width=st.integers(1, 12),
+    left=st.integers(0, 60),
+    top=st.integers(0, 60),
+    width=st.integers(30, 140),
+    height=st.integers(30, 140),
     seed=st.integers(0, 1000),
 )
-def test_adjustments_equal_torchvision(name, factor, height, width, seed):
-    factor = factor - 0.5 if name == 'hue' else 2 * factor
-    image = noise(height, width, seed)
-    np.testing.assert_array_equal(
-        np.array(ADJUSTMENTS[name](image, factor)),
-        np.array(TORCHVISION[name](image, factor)),
+def test_crop_equals_torchvision(
+    interpolation, flip, left, top, width, height, seed
+):
+    image = picture(200, 200, seed)
+    augmentation = ViewAugmentation((64, 80), interpolation=interpolation)
+    box = (left, top, width, height)
+    parameters = PLAIN._replace(box=box, flip=flip)
+    view = augmentation.apply(image, parameters)
+    expected = literal_view(
+        Image.fromarray(image), (64, 80), parameters, interpolation
     )
+    assert_equal_up_to_rounding(view, expected)
 
 
-def test_every_colour_turns_as_in_torchvision():
-    levels = np.arange(0, 256, 15, dtype=np.uint8)
-    grid = np.stack(np.meshgrid(levels, levels, levels), -1)
-    image = Image.fromarray(grid.reshape(18 * 18, 18, 3))
-    for factor in (-0.5, -0.1, -0.003, 0.0, 0.05, 0.5):
-        np.testing.assert_array_equal(
-            np.array(ADJUSTMENTS['hue'](image, factor)),
-            np.array(F.adjust_hue(image, factor)),
-        )
+@pytest.mark.parametrize('name', list(IBOT))
+@settings(max_examples=12)
+@given(
+    seed=st.integers(0, 10**6), noise=st.sampled_from([0.0, 3.0, 8.0, 20.0])
+)
+def test_whole_views_equal_torchvision(name, seed, noise):
+    """Views of the iBOT configs, with all that happens to be drawn.
+
+    Pillow's hue has 255 steps. So where a level differs by one before, it may
+    differ by six after, in a few pixels of strong colour. Crops are cut to be
+    no taller than wide, for which all releases of Pillow agree.
+    """
+    image = picture(375, 500, seed, noise)
+    augmentation = ViewAugmentation(**IBOT[name], jitter=JITTER)
+    parameters = augmentation.draw(500, 375, np.random.default_rng(seed))
+    left, top, width, height = parameters.box
+    box = (left, top, width, min(width, height))
+    parameters = parameters._replace(box=box)
+    expected = literal_view(
+        Image.fromarray(image), augmentation.size, parameters
+    )
+    view = augmentation.apply(image, parameters)
+    difference = np.abs(view.astype(int) - np.asarray(expected))
+    assert difference.mean() <= 0.5
+    assert (difference.max(axis=-1) <= 4).mean() >= 0.997
 
 
-def test_whole_view_equals_torchvision_ops_in_order():
-    image = noise(50, 50, 3)
-    jitter = (('hue', 0.05), ('contrast', 1.3), ('brightness', 0.7))
+def test_operations_come_in_the_order_of_torchvision():
+    """Where none may change places with the next without being seen."""
+    image = picture(50, 50, 3)
+    jitter = (('saturation', 1.9), ('contrast', 1.8), ('brightness', 0.8))
     parameters = ViewParameters((1, 2, 30, 40), True, jitter, True, 1.4, True)
-    augmentation = ViewAugmentation(20, solarize={'threshold': 100})
-    expected = F.resized_crop(
-        image, 2, 1, 40, 30, (20, 20), InterpolationMode.BICUBIC
-    )
-    expected = F.hflip(expected)
-    for name, factor in jitter:
-        expected = TORCHVISION[name](expected, factor)
-    expected = F.rgb_to_grayscale(expected, 3)
-    expected = expected.filter(ImageFilter.GaussianBlur(1.4))
-    expected = F.solarize(expected, 100)
-    np.testing.assert_array_equal(
-        np.array(augmentation.apply(image, parameters)), np.array(expected)
-    )
-
-
-def test_gray_has_three_equal_channels():
-    image = noise(8, 8)
-    np.testing.assert_array_equal(
-        np.array(to_gray(image)), np.array(F.rgb_to_grayscale(image, 3))
-    )
+    expected = literal_view(Image.fromarray(image), (20, 20), parameters)
+    view = ViewAugmentation(20).apply(image, parameters).astype(int)
+    assert np.abs(view - np.asarray(expected)).max() <= 4
 
 
 @settings(max_examples=80, deadline=None)
@@ -251,6 +259,88 @@ def test_call_takes_arrays_and_repeats_with_the_generator():
     c, _ = augmentation(image, np.random.default_rng(6))
     assert torch.equal(a, b) and not torch.equal(a, c)
     assert box[4] in (0, 1)
+
+
+def test_the_tensor_holds_the_applied_view():
+    image = picture(20, 30)
+    augmentation = ViewAugmentation((8, 12), jitter=JITTER, blur={}, gray=0.5)
+    for seed in range(6):
+        view, box = augmentation(image, np.random.default_rng(seed))
+        drawn = augmentation.draw(30, 20, np.random.default_rng(seed))
+        expected = augmentation.apply(image, drawn)
+        assert expected.shape == (8, 12, 3)
+        np.testing.assert_array_equal(view.permute(1, 2, 0), expected)
+        assert box.tolist() == [*drawn.box, drawn.flip]
+
+
+def test_several_views_are_those_made_one_after_the_other():
+    image = picture(40, 50)
+    augmentations = [
+        ViewAugmentation(8, jitter=JITTER),
+        *[ViewAugmentation(16, blur={})] * 2,
+    ]
+    together = make_views(image, augmentations, np.random.default_rng(1))
+    rng = np.random.default_rng(1)
+    for augmentation, (view, box) in zip(augmentations, together):
+        alone = augmentation(image, rng)
+        assert torch.equal(view, alone[0])
+        np.testing.assert_array_equal(box, alone[1])
+
+
+@pytest.mark.parametrize('channels', [1, 2, 4, 6])
+@pytest.mark.parametrize('size', [(40, 50), (1, 500), (500, 1)])
+def test_channels_are_viewed_each_for_itself(channels, size):
+    planes = [picture(*size, k)[..., 0] for k in range(channels)]
+    augmentation = ViewAugmentation(
+        (16, 24),
+        jitter={'brightness': 0.4, 'contrast': 0.4},
+        blur={},
+        solarize={'prob': 0.5},
+    )
+    for seed in range(4):
+        view, _ = augmentation(np.dstack(planes), np.random.default_rng(seed))
+        assert view.shape == (channels, 16, 24) and view.is_contiguous()
+        for k, plane in enumerate(planes):
+            alone, _ = augmentation(plane, np.random.default_rng(seed))
+            # above four channels torch has another kernel
+            difference = view[k].int() - alone[0].int()
+            assert difference.abs().max() <= (2 if channels > 4 else 0)
+
+
+@pytest.mark.parametrize(
+    ('settings_', 'named'),
+    [
+        ({'jitter': {'saturation': 0.2}}, 'views.v.jitter.saturation'),
+        ({'jitter': {'hue': 0.1, 'prob': 0.1}}, 'views.v.jitter.hue'),
+        ({'gray': 0.1}, 'views.v.gray'),
+    ],
+)
+def test_colour_of_other_images_is_refused(settings_, named):
+    augmentation = ViewAugmentation(8, **settings_, name='views.v')
+    message = rf'{named} needs RGB images, but the image has 4 channel'
+    with pytest.raises(ValueError, match=message):
+        augmentation(np.zeros((9, 9, 4), np.uint8), np.random.default_rng(0))
+
+
+def test_colour_that_is_switched_off_is_no_matter_for_other_images():
+    augmentation = ViewAugmentation(
+        8, jitter={'hue': 0.1, 'saturation': 0.1, 'prob': 0.0}, gray=0.0
+    )
+    image = np.zeros((9, 9, 4), np.uint8)
+    view, _ = augmentation(image, np.random.default_rng(0))
+    assert view.shape == (4, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ('image', 'error', 'message'),
+    [
+        (np.zeros((9, 9, 3)), TypeError, 'uint8 levels, got float64'),
+        (np.zeros((2, 9, 9, 3), np.uint8), ValueError, r'\(H, W, C\)'),
+    ],
+)
+def test_arrays_that_are_no_images_are_refused(image, error, message):
+    with pytest.raises(error, match=message):
+        ViewAugmentation(8)(image, np.random.default_rng(0))
 
 
 def test_flip_shows_in_the_box():

@@ -1,116 +1,157 @@
-"""Reading of image files, and resizing for evaluation."""
+"""Reading of image files, and resizing for evaluation.
+
+What each kind of file gives is tabled in ``mim_plugins/datasets/README.md``.
+"""
 
 import io
 from collections.abc import Mapping
+from os import PathLike, fspath
 
 import numpy as np
 from mmcv.transforms import BaseTransform
 from mmengine import fileio
 from mmpretrain.registry import TRANSFORMS
-from PIL import Image, ImageOps
+from PIL import Image, UnidentifiedImageError
 
 from .checks import check_keys
-from .views import INTERPOLATIONS
-
-_ORIENTATION = 0x0112
-_WITH_ALPHA = ('LA', 'La', 'PA', 'RGBA', 'RGBa')
+from .decoding import (
+    read_array,
+    refuse_lost_bands,
+    stack_pages,
+    to_rgb,
+    to_rgba,
+)
+from .resize import INTERPOLATIONS
 
 
 class UnreadableImage(RuntimeError):
-    """A file that is missing or is not an image that can be decoded."""
+    """A file that is missing or is not an image that can be decoded.
+
+    Attributes:
+        path (str): the file.
+        reason (str): why it could not be read.
+    """
+
+    def __init__(self, message: str, path: str = '', reason: str = ''):
+        # torch builds it anew, from the message alone, for a worker's error
+        super().__init__(message)
+        self.path = path
+        self.reason = reason
 
 
 @TRANSFORMS.register_module()
 class LoadImage(BaseTransform):
-    """Read ``results['img_path']`` as 8-bit RGB.
+    """Read ``results['img_path']`` as 8 bits a channel.
 
-    The EXIF orientation is applied; palettes, CMYK, grey and 16-bit grey
-    images are converted; transparency is put on white. Of an animation the
-    first frame is read.
+    The EXIF orientation is applied. 16-bit levels are scaled to 8 bits. Of an
+    animation the first frame is read.
 
     Args:
-        array (bool): give ``results['img']`` as a uint8 array (H, W, 3)
-            instead of a PIL image.
+        array (bool): give ``results['img']`` as a uint8 array (H, W, C) where
+            it would be a PIL image, that is with ``channels=3``.
         backend_args (dict, optional): for mmengine's file backends; None
             reads local files, and URLs by their prefix.
+        channels (int): what ``results['img']`` holds.
+
+            - 3: an RGB PIL image; palettes, CMYK and grey are converted,
+              transparency is put on white;
+            - 1: a uint8 array (H, W, 1), the grey levels (ITU-R 601-2 luma)
+              of that;
+            - 4: a uint8 array (H, W, 4), red, green, blue and alpha as they
+              are, alpha 255 where a file has none;
+            - any other N: a uint8 array (H, W, N) from a ``.npy`` file or a
+              TIFF of N grey pages.
+
+            Any number can be read from ``.npy`` files of shape (H, W, N), or
+            (H, W) for one channel, uint8 or uint16.
 
     Raises:
+        ValueError: fewer than one channel.
         UnreadableImage: names the file and the reason.
     """
 
     draws_from_rng = True
 
     def __init__(
-        self, array: bool = False, backend_args: Mapping | None = None
+        self,
+        array: bool = False,
+        backend_args: Mapping | None = None,
+        channels: int = 3,
     ):
+        if not isinstance(channels, int) or channels < 1:
+            raise ValueError(
+                f'LoadImage: channels must be at least 1, got {channels!r}.'
+            )
         self.array = array
         self.backend_args = backend_args
+        self.channels = channels
 
     def transform(self, results: dict) -> dict:
         """Add ``img``, ``ori_shape`` and ``img_shape`` (h, w)."""
         image = self.read(results['img_path'])
-        results['ori_shape'] = results['img_shape'] = image.size[::-1]
-        results['img'] = np.array(image) if self.array else image
+        if isinstance(image, Image.Image):
+            results['ori_shape'] = image.size[::-1]
+            image = np.array(image) if self.array else image
+        else:
+            results['ori_shape'] = image.shape[:2]
+        results['img_shape'] = results['ori_shape']
+        results['img'] = image
         return results
 
-    def read(self, path: str) -> Image.Image:
-        """Decoded RGB image."""
-        source = path
+    def read(self, path: str | PathLike) -> Image.Image | np.ndarray:
+        """Decoded image: PIL for three channels, else (H, W, C) uint8."""
+        source = path = fspath(path)
         try:
-            if self.backend_args is not None or '://' in str(path):
+            if self.backend_args is not None or '://' in path:
                 source = io.BytesIO(fileio.get(path, self.backend_args))
+            if path.lower().endswith('.npy'):
+                pixels = read_array(source, self.channels)
+                rgb = self.channels == 3
+                return Image.fromarray(pixels) if rgb else pixels
             with Image.open(source) as image:
-                image.load()
-                return to_rgb(image)
+                return self._decode(image)
         except Exception as error:
+            reason = _reason(error)
             raise UnreadableImage(
-                f'could not read {path}: {error or type(error).__name__}. '
-                'Repair the file or take it out of the data set (or its list '
-                'file).'
+                f'could not read {path}: {reason}. Repair the file or take '
+                'it out of the data set (or its list file).',
+                path,
+                reason,
             ) from error
 
+    def _decode(self, image: Image.Image) -> Image.Image | np.ndarray:
+        if self.channels not in (1, 3, 4):
+            return stack_pages(image, self.channels)
+        image.load()
+        refuse_lost_bands(image)
+        if self.channels == 3:
+            return to_rgb(image)
+        if self.channels == 1:
+            return np.array(to_rgb(image).convert('L'))[..., None]
+        return np.array(to_rgba(image))
+
     def __repr__(self) -> str:
-        return f'{type(self).__name__}(array={self.array})'
+        return (
+            f'{type(self).__name__}(array={self.array}, '
+            f'channels={self.channels})'
+        )
 
 
-def to_rgb(image: Image.Image) -> Image.Image:
-    """Upright 8-bit RGB version of any PIL image.
-
-    Raises:
-        ValueError: pixel values without a known range (float images, integers
-            above 16 bits).
-    """
-    if image.getexif().get(_ORIENTATION, 1) != 1:
-        image = ImageOps.exif_transpose(image)
-    if image.mode == 'RGB' and 'transparency' not in image.info:
-        return image
-    if image.mode.startswith('I'):
-        image = _from_16_bit(image)
-    elif image.mode == 'F':
-        raise ValueError('floating-point pixels have no known range')
-    if 'transparency' in image.info or image.mode in _WITH_ALPHA:
-        image = image.convert('LA') if image.mode == 'La' else image
-        image = image.convert('RGBA')
-        white = Image.new('RGBA', image.size, (255, 255, 255, 255))
-        image = Image.alpha_composite(white, image)
-    return image.convert('RGB')
-
-
-def _from_16_bit(image: Image.Image) -> Image.Image:
-    pixels = np.asarray(image).astype(np.int64)
-    if pixels.size and not 0 <= pixels.min() <= pixels.max() <= 65535:
-        raise ValueError('grey levels outside 16 bits have no known range')
-    return Image.fromarray(((pixels * 255 + 32767) // 65535).astype(np.uint8))
+def _reason(error: Exception) -> str:
+    """What went wrong, without the path of the file."""
+    if isinstance(error, UnidentifiedImageError):
+        return 'cannot identify an image in it'
+    return getattr(error, 'strerror', None) or str(error) or repr(error)
 
 
 @TRANSFORMS.register_module()
 class ResizeShortEdge(BaseTransform):
     """Resize so that the shorter edge has ``scale`` pixels (antialiased PIL).
 
-    Takes ``results['img']`` as a PIL image or a uint8 RGB array and leaves a
-    uint8 RGB array (H, W, 3), which mmpretrain's ``CenterCrop`` and
-    ``PackInputs`` take. The longer edge is truncated to an integer, as in
-    torchvision's ``Resize``.
+    Takes ``results['img']`` as a PIL image or a uint8 array (H, W, C) of any
+    number of channels and leaves a uint8 array (H, W, C), which mmpretrain's
+    ``CenterCrop`` and ``PackInputs`` take. The longer edge is truncated to an
+    integer, as in torchvision's ``Resize``.
 
     Args:
         scale (int): pixels of the shorter edge.
@@ -129,16 +170,22 @@ class ResizeShortEdge(BaseTransform):
     def transform(self, results: dict) -> dict:
         """Replace ``img``, set ``img_shape`` (h, w)."""
         image = results['img']
+        if isinstance(image, Image.Image) or image.shape[2] == 3:
+            results['img'] = self._resize(image)
+        else:  # PIL would weight the colours of RGBA by alpha
+            bands = [self._resize(band) for band in np.moveaxis(image, 2, 0)]
+            results['img'] = np.stack(bands, axis=-1)
+        results['img_shape'] = results['img'].shape[:2]
+        return results
+
+    def _resize(self, image: Image.Image | np.ndarray) -> np.ndarray:
         if not isinstance(image, Image.Image):
-            image = Image.fromarray(image)
-        width, height = image.size
-        short = min(width, height)
+            image = Image.fromarray(np.ascontiguousarray(image))
+        short = min(image.size)
         if short != self.scale:
             size = [int(self.scale * edge / short) for edge in image.size]
             image = image.resize(size, INTERPOLATIONS[self.interpolation])
-        results['img'] = np.array(image)
-        results['img_shape'] = image.size[::-1]
-        return results
+        return np.array(image)
 
     def __repr__(self) -> str:
         return (

@@ -4,17 +4,18 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import cv2
 import numpy as np
 import torch
-from PIL import Image, ImageFilter, ImageOps
+from PIL import Image
 
+from .blur import gaussian_blur
 from .checks import as_probability, as_range, as_size, check_keys
-from .colour import ADJUSTMENTS, to_gray
+from .colour import ADJUSTMENTS, solarize, to_gray
+from .pixels import as_pixels
+from .resize import INTERPOLATIONS, resize
+from .view_settings import read_blur, read_jitter, read_solarize
 
-INTERPOLATIONS = {
-    'bilinear': Image.Resampling.BILINEAR,
-    'bicubic': Image.Resampling.BICUBIC,
-}
 CROP_TRIES = 10
 # Every decision has its own uniform number, so that changing one setting
 # (say, the blur probability) leaves all other draws of a sample as they were.
@@ -54,8 +55,14 @@ class ViewParameters(NamedTuple):
 class ViewAugmentation:
     """Random resized crop, flip, colour jitter, grey, blur, solarize.
 
-    All operations are PIL's; with equal parameters the result equals that of
-    torchvision's transforms on PIL images.
+    With equal parameters the result is that of torchvision's transforms on
+    PIL images up to rounding: each operation differs on average by at most
+    half a grey level. It is computed by torch and OpenCV in a fraction of
+    the time; :mod:`.resize`, :mod:`.colour` and :mod:`.blur` say what differs.
+
+    Images may have any number of channels. Three are taken for RGB; with
+    another number, contrast takes the mean of each channel for itself, and
+    saturation, hue and grey must be switched off.
 
     Args:
         size (int | tuple): size of the view, an int or (h, w).
@@ -72,10 +79,13 @@ class ViewAugmentation:
         solarize (dict, optional): ``prob`` (default 1), ``threshold``
             (default 128).
         interpolation (str): 'bicubic' or 'bilinear', antialiased.
+        name (str, optional): what errors call the view, such as
+            'views.local'.
 
     Raises:
         TypeError: unknown key, with the closest known one.
-        ValueError: value out of range.
+        ValueError: value out of range; when called: saturation, hue or grey
+            for an image that is not RGB.
 
     Source: iBOT's and DINO's augmentation (official code's defaults).
     """
@@ -93,7 +103,9 @@ class ViewAugmentation:
         blur: Mapping | None = None,
         solarize: Mapping | None = None,
         interpolation: str = 'bicubic',
+        name: str = 'view',
     ):
+        self.name = name
         self.size = as_size(size, 'size')
         self.scale = as_range(scale, 'scale')
         self.ratio = as_range(ratio, 'ratio')
@@ -103,11 +115,11 @@ class ViewAugmentation:
         self._log_ratio = tuple(math.log(r) for r in self.ratio)
         self.flip = as_probability(flip, 'flip')
         self.gray = as_probability(gray, 'gray')
-        self.jitter_prob, self.jitter = _read_jitter(jitter)
-        self.blur_prob, self.radius = _read_blur(blur)
-        self.solarize_prob, self.threshold = _read_solarize(solarize)
+        self.jitter_prob, self.jitter = read_jitter(jitter)
+        self.blur_prob, self.radius = read_blur(blur)
+        self.solarize_prob, self.threshold = read_solarize(solarize)
         check_keys([interpolation], INTERPOLATIONS, 'interpolation')
-        self.interpolation = INTERPOLATIONS[interpolation]
+        self.interpolation = interpolation
 
     def draw_box(
         self, width: int, height: int, u: Sequence[float]
@@ -161,88 +173,105 @@ class ViewAugmentation:
         )
 
     def apply(
-        self, image: Image.Image, parameters: ViewParameters
-    ) -> Image.Image:
-        """The view of an RGB image with given parameters."""
+        self, image: np.ndarray, parameters: ViewParameters
+    ) -> np.ndarray:
+        """The view of an image with given parameters.
+
+        Args:
+            image: uint8 array (H, W, C).
+            parameters: of this view, for this image size.
+
+        Returns:
+            ndarray: uint8 (h, w, C).
+        """
+        view = self.recolour(self.crop(image, parameters), parameters)
+        return view.reshape(*self.size, -1)
+
+    def crop(
+        self, image: np.ndarray, parameters: ViewParameters
+    ) -> np.ndarray:
+        """Crop, resize and flip: the first half of :meth:`apply`."""
         left, top, w, h = parameters.box
-        # not resize(box=...): its filter would look beyond the crop
-        view = image.crop((left, top, left + w, top + h))
-        view = view.resize(self.size[::-1], self.interpolation)
-        if parameters.flip:
-            view = view.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        # nothing beyond the crop may enter through the filter
+        view = image[top : top + h, left : left + w]
+        view = resize(view, self.size, self.interpolation)
+        return cv2.flip(view, 1) if parameters.flip else view
+
+    def recolour(
+        self, view: np.ndarray, parameters: ViewParameters
+    ) -> np.ndarray:
+        """Jitter, grey, blur, solarize: the second half of :meth:`apply`."""
         for name, factor in parameters.jitter:
             view = ADJUSTMENTS[name](view, factor)
         if parameters.gray:
             view = to_gray(view)
         if parameters.blur is not None:
-            view = view.filter(ImageFilter.GaussianBlur(parameters.blur))
+            view = gaussian_blur(view, parameters.blur)
         if parameters.solarize:
-            view = ImageOps.solarize(view, self.threshold)
+            view = solarize(view, self.threshold)
         return view
 
     def __call__(
         self, image: Image.Image | np.ndarray, rng: np.random.Generator
     ) -> tuple[torch.Tensor, np.ndarray]:
-        """One view and where it comes from.
+        """One view and where it comes from; see :func:`make_views`."""
+        return make_views(image, [self], rng)[0]
 
-        Args:
-            image: PIL image, or uint8 RGB array (H, W, 3).
-            rng: where all random numbers come from.
+    def check_channels(self, channels: int) -> None:
+        """Refuse images that are not RGB where a setting needs colour.
 
-        Returns:
-            tuple: uint8 tensor (3, h, w) and float32 array (5,): left, top,
-            width, height of the crop in source pixels, 1 if flipped.
+        Raises:
+            ValueError: names the setting.
         """
-        if not isinstance(image, Image.Image):
-            image = Image.fromarray(image)
-        if image.mode != 'RGB':
-            image = image.convert('RGB')
-        parameters = self.draw(*image.size, rng)
-        pixels = bytearray(self.apply(image, parameters).tobytes())
-        tensor = torch.frombuffer(pixels, dtype=torch.uint8)
-        tensor = tensor.view(*self.size, 3).permute(2, 0, 1).contiguous()
-        box = np.array((*parameters.box, parameters.flip), dtype=np.float32)
-        return tensor, box
+        if channels == 3:
+            return
+        jitter = self.jitter if self.jitter_prob else {}
+        settings = {
+            'jitter.saturation': 'saturation' in jitter,
+            'jitter.hue': 'hue' in jitter,
+            'gray': self.gray > 0,
+        }
+        for name, used in settings.items():
+            if used:
+                raise ValueError(
+                    f'{self.name}.{name} needs RGB images, but the image has '
+                    f'{channels} channel(s): set it to 0, or '
+                    'load.channels to 3.'
+                )
+
+
+def make_views(
+    image: Image.Image | np.ndarray,
+    augmentations: Sequence[ViewAugmentation],
+    rng: np.random.Generator,
+) -> list[tuple[torch.Tensor, np.ndarray]]:
+    """A view by each augmentation, and where it comes from.
+
+    Args:
+        image: PIL image (converted to RGB), or uint8 array (H, W, C).
+        augmentations: one for each view; one may occur several times.
+        rng: where all random numbers come from.
+
+    Returns:
+        list: uint8 tensor (C, h, w) and float32 array (5,) of each view:
+        left, top, width, height of the crop in source pixels, 1 if flipped.
+    """
+    pixels = as_pixels(image)
+    height, width, channels = pixels.shape
+    for augmentation in augmentations:
+        augmentation.check_channels(channels)
+    drawn = [(a, a.draw(width, height, rng)) for a in augmentations]
+    # all crops first, while the image is in the processor's cache
+    crops = [a.crop(pixels, parameters) for a, parameters in drawn]
+    pairs = []
+    for (augmentation, parameters), crop in zip(drawn, crops):
+        planes = torch.empty((channels, *augmentation.size), dtype=torch.uint8)
+        view = augmentation.recolour(crop, parameters)
+        cv2.split(view, list(planes.numpy()))  # writes into the planes
+        box = (*parameters.box, parameters.flip)
+        pairs.append((planes, np.array(box, dtype=np.float32)))
+    return pairs
 
 
 def _within(pair: Sequence[float], u: float) -> float:
     return pair[0] + (pair[1] - pair[0]) * u
-
-
-def _read_jitter(config: Mapping | None) -> tuple[float, dict]:
-    """Probability, and the factor range of each adjustment in use."""
-    if config is None:
-        return 0.0, {}
-    check_keys(config, [*ADJUSTMENTS, 'prob'], 'jitter')
-    ranges = {}
-    for name in ADJUSTMENTS:
-        value = config.get(name)
-        if value is None or value == 0:
-            continue
-        hue = name == 'hue'
-        if not isinstance(value, Sequence):
-            value = (-value, value) if hue else (max(0, 1 - value), 1 + value)
-        low, high = (-0.5, 0.5) if hue else (0.0, math.inf)
-        ranges[name] = as_range(value, f'jitter.{name}', low, high)
-    return as_probability(config.get('prob', 1.0), 'jitter.prob'), ranges
-
-
-def _read_blur(config: Mapping | None) -> tuple[float, tuple[float, float]]:
-    if config is None:
-        return 0.0, (0.0, 0.0)
-    check_keys(config, ['prob', 'radius'], 'blur')
-    radius = as_range(config.get('radius', (0.1, 2.0)), 'blur.radius')
-    return as_probability(config.get('prob', 1.0), 'blur.prob'), radius
-
-
-def _read_solarize(config: Mapping | None) -> tuple[float, int]:
-    if config is None:
-        return 0.0, 128
-    check_keys(config, ['prob', 'threshold'], 'solarize')
-    threshold = config.get('threshold', 128)
-    if not 0 <= threshold <= 256:
-        raise ValueError(
-            f'solarize.threshold must be in [0, 256], got {threshold!r}.'
-        )
-    prob = as_probability(config.get('prob', 1.0), 'solarize.prob')
-    return prob, threshold
