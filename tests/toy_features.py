@@ -4,6 +4,7 @@ import os
 
 import numpy as np
 import torch
+from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 from mmengine.model import BaseModel
 from mmengine.optim import OptimWrapper
@@ -158,6 +159,26 @@ def toy_config(work_dir, by_epoch=True, **changes):
 
 def toy_runner(work_dir, by_epoch=True, **changes):
     return Runner(**toy_config(work_dir, by_epoch, **changes))
+
+
+def saving_runner(folder, epochs=3, hook=None, by_epoch=True, **changes):
+    """One that resumes exactly; it validates only for the best checkpoint."""
+    hook = {'type': 'AtomicCheckpointHook', 'interval': 1, **(hook or {})}
+    loop = {'type': 'PretrainEpochLoop', 'max_epochs': epochs}
+    if not by_epoch:
+        loop = {'type': 'PretrainIterLoop', 'max_iters': 6 * epochs}
+        hook['by_epoch'] = False
+    config = toy_config(folder, by_epoch, **{'train_cfg': loop, **changes})
+    config['default_hooks']['checkpoint'] = hook
+    if 'save_best' not in hook:
+        for key in ('val_dataloader', 'val_cfg', 'val_evaluator'):
+            del config[key]
+    return Runner.from_cfg(Config(config))
+
+
+def log_of(folder):
+    """Text of the latest run's log."""
+    return sorted(folder.glob('*/*.log'))[-1].read_text()
 
 
 def toy_loader(split, size, batch_size, **options):

@@ -58,12 +58,17 @@ def build_ibot(
             **others,
         }
     ).to(dtype)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-        for name, buffer in model.named_buffers():
-            if name.endswith('centre'):
-                buffer.copy_(0.1 * torch.randn_like(buffer))
+    return perturb(model)
+
+
+@torch.no_grad()
+def perturb(model):
+    """Let student, teacher and centres differ."""
+    for parameter in model.parameters():
+        parameter.add_(0.1 * torch.randn_like(parameter))
+    for name, buffer in model.named_buffers():
+        if name.endswith('centre'):
+            buffer.copy_(0.1 * torch.randn_like(buffer))
     return model
 
 

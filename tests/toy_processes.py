@@ -1,12 +1,23 @@
-"""What tests of two processes run in each of them, and how."""
+"""What tests of two processes run in each of them."""
 
-import os
-from pathlib import Path
+import dataclasses
 
 import torch
 from mmengine import dist
+from mmengine.model import MMDistributedDataParallel
+from mmengine.optim import build_optim_wrapper
 from mmpretrain.registry import MODELS
-from toy_ibot import TARGET, build_ibot, gradients, make_batch, mask_record
+from toy_ibot import (
+    TARGET,
+    build_ibot,
+    gradients,
+    make_batch,
+    mask_record,
+    perturb,
+    total_loss,
+)
+from toy_resume import METHODS
+from toy_runs import in_processes
 
 from mim_plugins.models.heads.token_norm import TokenBatchNorm
 
@@ -20,30 +31,13 @@ COUNTS = (
 IMAGES = 4
 
 
-def spawn(folder, world_size=2):
+def spawn(folder, processes=2):
     """Results of :func:`task` in processes of one gloo group."""
-    torch.multiprocessing.spawn(
-        _run_in_group, (world_size, str(folder)), world_size
-    )
-    return [torch.load(folder / f'{rank}.pth') for rank in range(world_size)]
+    return in_processes(task, folder, processes=processes)
 
 
-def _run_in_group(rank, world_size, folder):
-    os.environ['GLOO_SOCKET_IFNAME'] = 'lo'
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        'gloo',
-        init_method=f'file://{Path(folder) / "store"}',
-        rank=rank,
-        world_size=world_size,
-    )
-    try:
-        torch.save(task(rank, world_size), Path(folder) / f'{rank}.pth')
-    finally:
-        torch.distributed.destroy_process_group()
-
-
-def task(rank, world_size):
+def task(rank):
+    world_size = dist.get_world_size()
     return {
         'centres': move_centre(centre_rows(rank)),
         'norm': normalise_tokens(*norm_rows(rank, world_size)),
@@ -139,3 +133,106 @@ def train_ibot(rank=0, world_size=1, centre_tokens='all'):
     for name, objective in model.objectives.items():
         found[f'{name}_centre'] = objective.normalization.centre
     return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A training whose result must not depend on the number of processes."""
+
+    method: str = 'ibot'
+    drop_path: float = 0.0
+    norm: str | None = None
+    clip: str = 'tensor'
+    accumulation: int = 1
+
+
+def train(case, rank=0, processes=1, steps=5):
+    """Optimizer steps on images ``rank::processes`` of each batch.
+
+    Returns a dict by name: losses, clipped gradients and gradient norm of
+    every step, and in the end all parameters and buffers.
+    """
+    torch.manual_seed(0)
+    head, student = {'norm': case.norm}, {'drop_path_rate': case.drop_path}
+    model = MODELS.build(METHODS[case.method](student=student, head=head))
+    network = perturb(model.double())
+    if dist.is_distributed():
+        network = MMDistributedDataParallel(model, broadcast_buffers=False)
+    wrapper = optimizer_of(network, case)
+    iterations = steps * case.accumulation
+    wrapper.initialize_count_status(network, 0, iterations)
+    found = {}
+
+    def note_gradients(*_):
+        step = f'step {wrapper._inner_count // case.accumulation}'
+        found[f'{step} norm'] = wrapper.grad_norm
+        for name, gradient in gradients(model).items():
+            found[f'{step} gradient {name}'] = gradient
+
+    wrapper.optimizer.register_step_pre_hook(note_gradients)
+    for i in range(iterations):
+        inputs = part_of(ragged_batch(i), rank, processes)
+        model.start_iteration(3, i)
+        with wrapper.optim_context(network):
+            loss = total_loss(network(inputs, mode='loss'))
+        found[f'loss {i}'] = dist_mean(loss.detach())
+        wrapper.update_params(loss)
+        if wrapper.stepped:
+            model.after_optimizer_step(wrapper.watch.halted)
+    return {**found, **model.state_dict()}
+
+
+def optimizer_of(network, case):
+    """The optimizer of pre-training, clipping nearly every gradient.
+
+    Some gradients are zero but for rounding: of biases of keys, and of those
+    before a batch norm. Adam makes that large, unless its epsilon is larger.
+    """
+    optimizer = {
+        'type': 'AdamW',
+        'lr': 1e-3,
+        'weight_decay': 0.1,
+        'eps': 1e-6,
+    }
+    cfg = {
+        'type': 'PretrainOptimWrapper',
+        'optimizer': optimizer,
+        'constructor': 'PretrainOptimConstructor',
+        'clip': {'max_norm': 1e-2, 'mode': case.clip},
+        'accumulative_counts': case.accumulation,
+    }
+    return build_optim_wrapper(network, cfg)
+
+
+def ragged_batch(iteration):
+    """Masks of all sizes, in some iterations none on odd images, or at all."""
+    torch.manual_seed(100 + iteration)
+    inputs = make_batch(batch=IMAGES)
+    masks = inputs['masks']['global']['mask'].view(2, IMAGES, -1)
+    if iteration % 4 == 1:
+        masks[:, 1::2] = False
+    elif iteration % 4 == 2:
+        masks[:] = False
+    return inputs
+
+
+def part_of(inputs, rank, processes):
+    """The images that ``PassSampler`` gives to one process."""
+
+    def mine(rows):
+        return rows.unflatten(0, (-1, IMAGES))[:, rank::processes].flatten(
+            0, 1
+        )
+
+    mask = mine(inputs['masks']['global']['mask'])
+    return {
+        'views': {g: mine(rows) for g, rows in inputs['views'].items()},
+        'boxes': {g: mine(rows) for g, rows in inputs['boxes'].items()},
+        'num_views': inputs['num_views'],
+        'masks': {'global': mask_record(mask, (3, 3))},
+    }
+
+
+def dist_mean(value):
+    dist.all_reduce(value, 'mean')
+    return value

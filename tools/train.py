@@ -1,6 +1,7 @@
 """Train a model: ``python tools/train.py CONFIG [options]``."""
 
 import argparse
+import multiprocessing
 import os
 import sys
 
@@ -42,6 +43,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         'everything, and stop',
     )
     parser.add_argument(
+        '--replay',
+        metavar='FOLDER',
+        help='compute the losses of a step again that was not finite, from '
+        'WORK_DIR/non_finite/iter_N (with --amp in another precision), and '
+        'stop',
+    )
+    parser.add_argument(
         '--cfg-options',
         nargs='+',
         action=DictAction,
@@ -60,6 +68,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def train(args: argparse.Namespace) -> None:
     from mim_plugins.engine import launch
+    from mim_plugins.engine.config_keys import refusals_explained
 
     try:
         cfg = Config.fromfile(args.config)
@@ -80,11 +89,28 @@ def train(args: argparse.Namespace) -> None:
         cfg.resume = True
         cfg.load_from = None if args.resume == 'auto' else args.resume
     launch.check_config(cfg)
+    launch.check_folders(cfg)
     launch.init_processes(cfg, args.launcher)
-    if args.dry_run:
-        launch.dry_run(cfg)
+    if args.replay:
+        from mim_plugins.engine.replay import print_replay
+
+        print_replay(cfg, args.replay, args.amp)
         return
-    launch.prepare_training(launch.build_runner(cfg)).train()
+    with refusals_explained(cfg, launch.ConfigError):
+        if args.dry_run:
+            launch.dry_run(cfg)
+            return
+        launch.prepare_training(launch.build_runner(cfg)).train()
+
+
+def leave_at_once(code: int) -> None:
+    """All processes at the same moment: srun kills those that come later,
+    and reports that instead of the code."""
+    for worker in multiprocessing.active_children():
+        worker.kill()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -92,13 +118,30 @@ def main(argv: list[str] | None = None) -> None:
     import mim_plugins  # noqa: F401  (registers the parts)
     from mim_plugins.checkpoints import CheckpointError
     from mim_plugins.compat import read_checkpoints_safely
+    from mim_plugins.datasets.transforms import UnreadableImage
+    from mim_plugins.engine.hooks import NonFiniteLoss
+    from mim_plugins.engine.hooks.preemption_hook import EXIT_CODE
     from mim_plugins.engine.launch import ConfigError
 
     read_checkpoints_safely()
     try:
         train(args)
-    except (CheckpointError, ConfigError, FileNotFoundError) as error:
+    except (
+        CheckpointError,
+        ConfigError,
+        FileNotFoundError,
+        NonFiniteLoss,
+    ) as error:
         sys.exit(f'{type(error).__name__}: {error}')
+    except UnreadableImage as error:
+        name = type(error).__name__
+        # a worker's traceback may stand before it
+        sentence = str(error).strip().rpartition(f'{name}: ')[2]
+        sys.exit(f'{name}: {sentence}')
+    except SystemExit as stop:
+        if stop.code == EXIT_CODE:
+            leave_at_once(stop.code)
+        raise
 
 
 if __name__ == '__main__':

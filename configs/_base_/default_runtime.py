@@ -2,14 +2,21 @@ default_scope = 'mmpretrain'
 custom_imports = dict(imports=['mim_plugins'], allow_failed_imports=False)
 
 default_hooks = dict(
+    runtime_info=dict(type='DeferredRuntimeInfoHook'),
     timer=dict(type='IterTimerHook'),
     logger=dict(type='LoggerHook', interval=50),
     param_scheduler=None,  # the ScheduleHook writes lr and weight decay
-    checkpoint=dict(type='CheckpointHook', interval=1, max_keep_ckpts=3),
+    checkpoint=dict(
+        type='AtomicCheckpointHook', interval=1, max_keep_ckpts=3),
+    checkpoint_fit=dict(type='CheckpointFitHook'),
+    preemption=dict(type='PreemptionHook'),
     sampler_seed=dict(type='DistSamplerSeedHook'),
+    iteration_seed=dict(type='IterationSeedHook'),
     optimizer_step=dict(type='OptimizerStepHook'),
+    non_finite=dict(type='NonFiniteHook'),
     diagnostics=dict(type='DiagnosticsHook'),
     nmi=dict(type='NMIHook'),
+    unreadable=dict(type='UnreadableImagesHook', max_share=0.01),
 )
 
 env_cfg = dict(

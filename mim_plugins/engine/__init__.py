@@ -1,11 +1,19 @@
 """Schedules, hooks and optimizers of pre-training."""
 
 from .hooks import (
+    AtomicCheckpointHook,
+    CheckpointFitHook,
     CompileHook,
+    DeferredRuntimeInfoHook,
     FreezeLastLayerHook,
+    NonFiniteHook,
+    NonFiniteLoss,
     OptimizerStepHook,
+    PreemptionHook,
     ScheduleHook,
+    UnreadableImagesHook,
 )
+from .loops import PretrainEpochLoop, PretrainIterLoop
 from .optimizers import (
     LayerDecayConstructor,
     PretrainOptimConstructor,
@@ -27,19 +35,28 @@ from .schedules import (
 )
 
 __all__ = [
+    'AtomicCheckpointHook',
+    'CheckpointFitHook',
     'CompileHook',
     'ConstantSchedule',
     'CosineSchedule',
+    'DeferredRuntimeInfoHook',
     'FreezeLastLayerHook',
     'LayerDecayConstructor',
     'LinearSchedule',
+    'NonFiniteHook',
+    'NonFiniteLoss',
     'OptimizerStepHook',
+    'PreemptionHook',
+    'PretrainEpochLoop',
+    'PretrainIterLoop',
     'PretrainOptimConstructor',
     'PretrainOptimWrapper',
     'Progress',
     'ScheduleHook',
     'StepSchedule',
     'TemperatureSchedule',
+    'UnreadableImagesHook',
     'cosine_schedule',
     'describe_run',
     'effective_lr',

@@ -1,7 +1,6 @@
 """What ``tools/train.py`` does, for use from Python."""
 
 import copy
-import difflib
 import os
 import os.path as osp
 from typing import Any
@@ -12,6 +11,23 @@ from mmengine.dist import get_world_size
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
+from ..datasets.samplers import TooFewImages
+from .config_checks import check_config, check_folders
+from .errors import ConfigError
+
+__all__ = [
+    'ConfigError',
+    'build_runner',
+    'check_config',
+    'check_folders',
+    'dry_run',
+    'init_processes',
+    'prepare_training',
+    'set_data_root',
+    'set_precision',
+    'set_work_dir',
+]
+
 # Without its entry, a default hook of mmengine's would come back.
 MMENGINE_HOOKS = (
     'runtime_info',
@@ -21,10 +37,6 @@ MMENGINE_HOOKS = (
     'param_scheduler',
     'checkpoint',
 )
-
-
-class ConfigError(ValueError):
-    """A config that cannot be run; the message says what to change."""
 
 
 def init_processes(cfg: Config, launcher: str) -> None:
@@ -93,91 +105,6 @@ def set_precision(cfg: Config, precision: str) -> None:
     cfg.optim_wrapper.precision = precision
 
 
-def check_config(cfg: Config) -> None:
-    """Refuse what would only fail deep inside, or not at all.
-
-    Raises:
-        ConfigError: a sentence with the keys and values to change.
-    """
-    _check_top_level(cfg)
-    if cfg.get('train_dataloader') is None:
-        raise ConfigError(
-            'The config has no train_dataloader, so there is nothing to '
-            'train on.'
-        )
-    dataset = cfg.train_dataloader.get('dataset', {})
-    if dataset.get('type') != 'ViewDataset':
-        return
-    student = cfg.model.get('student') or {}
-    patch = student.get('patch_size', 16)
-    mask = dataset.get('mask')
-    if mask is not None and mask.get('patch_size', patch) != patch:
-        raise ConfigError(
-            f'The masks are made for patches of {mask.patch_size} pixels '
-            '(train_dataloader.dataset.mask.patch_size), the student has '
-            f'patches of {patch} (model.student.patch_size): make them equal.'
-        )
-    sides = patch if isinstance(patch, (list, tuple)) else (patch, patch)
-    for name, view in (dataset.get('views') or {}).items():
-        if not view or not view.get('num', 1):
-            continue
-        size = view.get('size', 224)
-        size = size if isinstance(size, (list, tuple)) else (size, size)
-        if any(s % p for s, p in zip(size, sides)):
-            raise ConfigError(
-                f"The view '{name}' is {size[0]}x{size[1]} pixels, which "
-                f'does not divide into patches of {sides[0]}x{sides[1]}. Set '
-                f'train_dataloader.dataset.views.{name}.size to a multiple.'
-            )
-
-
-_TOP_LEVEL = (
-    'model',
-    'work_dir',
-    'train_dataloader',
-    'val_dataloader',
-    'test_dataloader',
-    'train_cfg',
-    'val_cfg',
-    'test_cfg',
-    'auto_scale_lr',
-    'optim_wrapper',
-    'param_scheduler',
-    'val_evaluator',
-    'test_evaluator',
-    'default_hooks',
-    'custom_hooks',
-    'data_preprocessor',
-    'load_from',
-    'resume',
-    'launcher',
-    'env_cfg',
-    'log_processor',
-    'log_level',
-    'visualizer',
-    'vis_backends',
-    'default_scope',
-    'randomness',
-    'experiment_name',
-    'custom_imports',
-    'model_wrapper_cfg',
-    'runner_type',
-)
-
-
-def _check_top_level(cfg: Config) -> None:
-    """Warn of a key that is one slip away from a known one."""
-    for key in cfg:
-        if key in _TOP_LEVEL:
-            continue
-        near = difflib.get_close_matches(key, _TOP_LEVEL, 1, cutoff=0.85)
-        if near:
-            raise ConfigError(
-                f"The config has the key '{key}', which nothing reads. Did "
-                f"you mean '{near[0]}'?"
-            )
-
-
 def build_runner(cfg: Config) -> Runner:
     """A Runner from a config, of ``runner_type`` if it names one.
 
@@ -199,7 +126,10 @@ def prepare_training(runner: Runner) -> Runner:
     Raises:
         ConfigError: the data set has fewer images than one batch.
     """
-    loop = runner.build_train_loop(runner._train_loop)
+    try:
+        loop = runner.build_train_loop(runner._train_loop)
+    except TooFewImages as error:
+        raise ConfigError(str(error)) from error
     runner._train_loop = loop
     loader = loop.dataloader
     if len(loader) == 0:

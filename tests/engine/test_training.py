@@ -52,7 +52,7 @@ class ToyModel(BaseModel):
         out = self.head['last_layer'](self.body(inputs))
         return {'loss': 100 * out.float().square().mean()}
 
-    def after_optimizer_step(self):
+    def after_optimizer_step(self, halted=None):
         self.calls += 1
 
 

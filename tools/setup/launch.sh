@@ -35,7 +35,7 @@ launch_torchrun() {
     shift 2
     check_number GPUS "$processes"
     find_interpreter
-    exec "$PYTHON" -m torch.distributed.run \
+    exec "$PYTHON" "$MIM_ROOT/tools/setup/torchrun.py" \
         --nnodes="${NNODES:-1}" \
         --node_rank="${NODE_RANK:-0}" \
         --master_addr="${MASTER_ADDR:-127.0.0.1}" \

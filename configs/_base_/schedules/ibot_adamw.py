@@ -29,5 +29,5 @@ default_hooks = dict(
                 _temperature,
                 target='objectives.patch.normalization.temperature'))))
 
-train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=800, val_interval=10)
+train_cfg = dict(type='PretrainEpochLoop', max_epochs=800, val_interval=10)
 del _temperature

@@ -8,11 +8,12 @@ from .attributes import unwrapped
 
 @HOOKS.register_module()
 class OptimizerStepHook(Hook):
-    """Calls ``model.after_optimizer_step()`` once per optimizer step.
+    """Calls ``model.after_optimizer_step(halted)`` once per optimizer step.
 
-    There the model updates its teacher and centres.  With gradient
-    accumulation this is once per window, the last, shorter window of a run
-    included.
+    There the model updates its teacher and centres, unless the flag says that
+    a loss was not finite (None without :class:`PretrainOptimWrapper`).  With
+    gradient accumulation this is once per window, the last, shorter window of
+    a run included.
     """
 
     # Before hooks that log, evaluate or save the model.
@@ -32,7 +33,9 @@ class OptimizerStepHook(Hook):
     ) -> None:
         """Call the model if this iteration ended with a step."""
         if made_step(runner.optim_wrapper):
-            unwrapped(runner.model).after_optimizer_step()
+            watch = getattr(runner.optim_wrapper, 'watch', None)
+            halted = None if watch is None else watch.halted
+            unwrapped(runner.model).after_optimizer_step(halted)
 
 
 def made_step(optim_wrapper) -> bool:

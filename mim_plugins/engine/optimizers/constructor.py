@@ -92,6 +92,8 @@ class PretrainOptimConstructor:
         if (
             'fused' in inspect.signature(kind).parameters
             and not {'fused', 'foreach'} & cfg.keys()
+            # fails where a parameter joins later (a frozen last layer)
+            and not cfg.get('dampening')
             and supports_fused(kind, groups)
         ):
             cfg['fused'] = True

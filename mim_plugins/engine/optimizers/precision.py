@@ -4,6 +4,8 @@ import warnings
 
 import torch
 from mmengine.dist import broadcast_object_list, get_world_size
+from torch import Tensor
+from torch.optim import Optimizer
 
 from ..probe import supports_fast_bf16
 
@@ -56,6 +58,27 @@ def resolve_precision(precision: str, device_type: str) -> str:
             f'with torch {torch.__version__}; use bf16, fp32 or auto'
         )
     return precision
+
+
+class LossScaler(torch.amp.GradScaler):
+    """GradScaler whose answers stay on the device."""
+
+    def overflowed(self, optimizer: Optimizer) -> Tensor:
+        """Whether the gradients are not finite; after ``unscale_``.
+
+        Returns:
+            Tensor: bool, 0-dim.
+        """
+        return sum(self._found_inf_per_device(optimizer).values()) > 0
+
+    @torch.no_grad()
+    def update_unless(self, halted: Tensor) -> None:
+        """``update()``, of which a set flag (bool, 0-dim) leaves no trace."""
+        numbers = (self._scale, self._growth_tracker)
+        before = [number.clone() for number in numbers]
+        self.update()
+        for number, old in zip(numbers, before, strict=True):
+            number.copy_(torch.where(halted, old, number))
 
 
 def _automatic(device_type: str) -> str:

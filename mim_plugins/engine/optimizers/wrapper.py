@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .clip import CLIP_MODES, gradient_norms
-from .precision import DTYPES, resolve_precision
+from .finite_watch import FiniteWatch
+from .masked_step import MaskedStep
+from .precision import DTYPES, LossScaler, resolve_precision
 
 
 @OPTIM_WRAPPERS.register_module()
@@ -23,6 +25,12 @@ class PretrainOptimWrapper(OptimWrapper):
     and the optimizer does not see them at all: no update, no weight decay,
     no step count (as iBOT's official code freezes the last layer).
     Registered at mmengine's root, so that configs of mmseg and mmdet find it.
+
+    A loss that is not finite in any process, also of a micro-batch, or (but
+    with fp16) such a gradient norm, sets ``watch.halted``.  From then on
+    parameters, optimizer and loss scaler keep their values bit by bit (see
+    :class:`MaskedStep`), without the host being asked.  What does ask it, and
+    ends the run, is :class:`NonFiniteHook`.
 
     With fp16 a step with non-finite gradients leaves the parameters alone
     and halves the loss scale.  It still counts as a step everywhere else:
@@ -44,6 +52,8 @@ class PretrainOptimWrapper(OptimWrapper):
 
     Attributes:
         precision (str): ``'fp32'``, ``'bf16'`` or ``'fp16'``.
+        watch (FiniteWatch): whether loss and gradients were finite so far;
+            iterations count from 1.
         grad_norm (Tensor | None): global L2 norm of the last step's gradients
             before clipping, on the device.
         stepped (bool): whether the last iteration ended with a step.
@@ -60,7 +70,10 @@ class PretrainOptimWrapper(OptimWrapper):
     ):
         super().__init__(optimizer, accumulative_counts)
         self.max_norm, self.clip_func_ = _parse_clip(clip)
-        self.device_type = _device_type(optimizer)
+        device = optimizer.param_groups[0]['params'][0].device
+        self.device_type = device.type
+        self.watch = FiniteWatch(device)
+        self._masked_step = MaskedStep(optimizer)
         self.precision = resolve_precision(precision, self.device_type)
         if precision == 'auto':
             print_log(
@@ -70,9 +83,7 @@ class PretrainOptimWrapper(OptimWrapper):
             )
         self.scaler = None
         if self.precision == 'fp16':
-            self.scaler = torch.amp.GradScaler(
-                self.device_type, **(scaler or {})
-            )
+            self.scaler = LossScaler(self.device_type, **(scaler or {}))
         self.grad_norm: Tensor | None = None
         self.stepped = False
         self.frozen = frozen
@@ -116,21 +127,27 @@ class PretrainOptimWrapper(OptimWrapper):
     def backward(self, loss: Tensor, **kwargs) -> None:
         """Backward of a loss, scaled for fp16."""
         self.stepped = False
+        self.watch.look(loss, self._inner_count + 1)
         if self.scaler is not None:
             loss = self.scaler.scale(loss)
         super().backward(loss, **kwargs)
 
     def step(self, **kwargs) -> None:
         """Clip, drop frozen gradients, update the parameters."""
-        if self.scaler is not None:
-            self.scaler.unscale_(self.optimizer)
+        scaler = self.scaler
+        if scaler is not None:
+            scaler.unscale_(self.optimizer)
         self._measure_and_clip()
+        if scaler is None and self.grad_norm is not None:
+            self.watch.look(self.grad_norm, self._inner_count)
+        halted = self.watch.agree()
         self._drop_frozen()
-        if self.scaler is not None:
-            self.scaler.step(self.optimizer, **kwargs)
-            self.scaler.update()
+        if scaler is None:
+            self._masked_step(halted, **kwargs)
         else:
-            self.optimizer.step(**kwargs)
+            skip = halted | scaler.overflowed(self.optimizer)
+            self._masked_step(skip, **kwargs)
+            scaler.update_unless(halted)
         self.stepped = True
 
     def _parameters(self):
@@ -204,7 +221,3 @@ def _parse_clip(clip: dict | None):
     if max_norm < 0:
         raise ValueError(f'clip: max_norm must not be negative: {max_norm}')
     return float(max_norm), CLIP_MODES[mode]
-
-
-def _device_type(optimizer: Optimizer) -> str:
-    return optimizer.param_groups[0]['params'][0].device.type

@@ -163,6 +163,12 @@ def test_fused_is_used_unless_told_otherwise():
     assert not build(foreach=True).optimizer.defaults['fused']
 
 
+def test_dampened_momentum_is_not_fused():
+    """torch's kernel fails once a frozen layer is released."""
+    wrapper = build(type='SGD', momentum=0.9, dampening=0.5)
+    assert not wrapper.optimizer.defaults['fused']
+
+
 def test_no_fused_kernel_no_fused_optimizer(monkeypatch):
     monkeypatch.setattr(fused_module, '_try', lambda *args: False)
     assert not build().optimizer.defaults['fused']

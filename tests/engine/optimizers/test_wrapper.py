@@ -1,7 +1,11 @@
+import copy
+
 import pytest
 import torch
 from mmpretrain.registry import OPTIM_WRAPPERS
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from toy_runs import assert_equal
 
 from mim_plugins.engine.optimizers import precision as precision_module
 from mim_plugins.engine.optimizers import resolve_precision
@@ -105,7 +109,7 @@ def test_overflow_skips_the_update_and_lowers_the_scale(optimizer):
         optimizer, precision='fp16', clip={'max_norm': 1.0}
     )
     before, scale = weights(model), wrapper.scaler.get_scale()
-    train(model, wrapper, factor=float('inf'))
+    train(model, wrapper, factor=1e6)
     assert_same(weights(model), before, rtol=0, atol=0)
     assert wrapper.scaler.get_scale() == scale / 2
     assert wrapper.stepped  # still a step for the teacher and the schedules
@@ -118,7 +122,7 @@ def test_the_scaler_is_saved():
     model, wrapper = model_and_wrapper(
         precision='fp16', scaler={'init_scale': 64.0}
     )
-    train(model, wrapper, factor=float('inf'))
+    train(model, wrapper, factor=1e6)
     state = wrapper.state_dict()
     _, other = model_and_wrapper(precision='fp16')
     other.load_state_dict(state)
@@ -269,3 +273,138 @@ def test_names_are_those_inside_a_data_parallel_wrapper():
     before = weights(model)
     train(model, wrapper)
     assert not torch.equal(weights(model)[0], before[0])
+
+
+BAD = [float('nan'), float('inf')]
+PRECISIONS = [
+    'fp32',
+    'bf16',
+    pytest.param('fp16', marks=needs_fp16),
+]
+
+
+def full_state(model, wrapper):
+    return copy.deepcopy([weights(model), wrapper.state_dict()])
+
+
+@pytest.mark.parametrize('optimizer', ['SGD', 'AdamW'])
+@pytest.mark.parametrize('precision', PRECISIONS)
+@pytest.mark.parametrize('value', BAD)
+def test_a_loss_that_is_not_finite_halts(value, precision, optimizer):
+    """All updates from then on, those of good batches too."""
+    clip = {'max_norm': 1.0, 'mode': 'global'}
+    model, wrapper = model_and_wrapper(
+        optimizer, precision=precision, clip=clip, frozen=('1.bias',)
+    )
+    wrapper.name_parameters(model)
+    train(model, wrapper, steps=2)
+    before = full_state(model, wrapper)
+    assert not bool(wrapper.watch.halted)
+    train(model, wrapper, factor=value)
+    assert bool(wrapper.watch.halted)
+    train(model, wrapper, steps=2)
+    assert_equal(full_state(model, wrapper), before)
+    assert wrapper.watch.first() == 3
+
+
+@pytest.mark.parametrize('precision', PRECISIONS)
+def test_the_first_step_can_be_the_bad_one(precision):
+    model, wrapper = model_and_wrapper('AdamW', precision=precision)
+    before = weights(model)
+    train(model, wrapper, factor=float('nan'))
+    assert_same(weights(model), before, rtol=0, atol=0)
+    assert wrapper.watch.first() == 1
+    for state in wrapper.optimizer.state.values():
+        assert not any(value.any() for value in state.values())
+
+
+def test_an_infinite_loss_with_a_finite_gradient_halts():
+    model, wrapper = model_and_wrapper()
+    before = weights(model)
+    wrapper.update_params(model(batch()).square().mean() + float('inf'))
+    assert wrapper.grad_norm.isfinite()
+    assert_same(weights(model), before, rtol=0, atol=0)
+    assert wrapper.watch.first() == 1
+
+
+class NoGradient(torch.autograd.Function):
+    """The identity, whose gradient is NaN."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * float('nan')
+
+
+@pytest.mark.parametrize('precision', PRECISIONS)
+def test_a_gradient_that_is_not_finite_halts_but_with_fp16(precision):
+    """There it is an overflow, with which the loss scaler deals."""
+    model, wrapper = model_and_wrapper(precision=precision)
+    before = weights(model)
+    loss = model(batch()).float().square().mean()
+    wrapper.update_params(NoGradient.apply(loss))
+    assert_same(weights(model), before, rtol=0, atol=0)
+    assert wrapper.watch.first() == (None if precision == 'fp16' else 1)
+
+
+@pytest.mark.parametrize('bad', [0, 1])
+def test_one_micro_batch_halts_the_whole_window(bad):
+    model, wrapper = model_and_wrapper('AdamW', accumulative_counts=2)
+    train(model, wrapper, steps=2)
+    before = full_state(model, wrapper)
+    for i in range(2):
+        train(model, wrapper, factor=float('nan') if i == bad else 1.0)
+    train(model, wrapper, steps=2)
+    assert_equal(full_state(model, wrapper), before)
+    assert wrapper.watch.first() == 3 + bad
+
+
+def test_iterations_are_counted_from_where_the_run_goes_on():
+    model, wrapper = model_and_wrapper()
+    wrapper.initialize_count_status(model, 10, 20)
+    train(model, wrapper)
+    train(model, wrapper, factor=float('nan'))
+    assert wrapper.watch.first() == 12
+
+
+def test_watching_costs_few_operators():
+    """As many for two parameters as for twenty."""
+    # three of them are the norm of the gradients, which is logged anyway
+    assert extra_operators(2) == extra_operators(20) <= 20
+
+
+def extra_operators(width):
+    """Those of a step of the wrapper beyond a plain loop's."""
+    params = [nn.Parameter(torch.ones(3)) for _ in range(width)]
+    optimizer = torch.optim.AdamW(params, fused=True)
+    wrapper = OPTIM_WRAPPERS.build(
+        {'type': 'PretrainOptimWrapper', 'optimizer': optimizer}
+    )
+
+    def plain():
+        sum(p.sum() for p in params).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def watched():
+        wrapper.update_params(sum(p.sum() for p in params))
+
+    return operators(watched) - operators(plain)
+
+
+class Counter(TorchDispatchMode):
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def operators(function):
+    function()
+    with Counter() as counter:
+        function()
+    return counter.count
