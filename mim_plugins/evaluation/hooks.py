@@ -83,6 +83,9 @@ class DiagnosticsHook(Hook):
                 if isinstance(hook, LoggerHook)
             ]
             self.interval = intervals[0] if intervals else 50
+        if runner.iter:  # resumed
+            streaks = runner.message_hub.get_info('collapse_streaks')
+            self.streaks = dict(streaks or {})
 
     def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
         _unwrapped(runner.model).diagnose = self._due(runner, batch_idx)
@@ -141,6 +144,7 @@ class DiagnosticsHook(Hook):
         last, length = self.streaks.get(part, (None, 0))
         length = length + 1 if signature == last else 1
         self.streaks[part] = (signature, length)
+        runner.message_hub.update_info('collapse_streaks', dict(self.streaks))
         if signature is not None and length == self.patience:
             runner.logger.warning(
                 f'Iteration {runner.iter + 1}: in {length} checks in a row '
@@ -161,7 +165,8 @@ class NMIHook(Hook):
     loops: of a pass over the data) logs NMI, ARI and the Fowlkes-Mallows
     index over the images of all processes. Nothing is synchronised during
     the epoch. Without labels, or without assignments, it is left out, which
-    is said once.
+    is said once. After resuming in the middle of an epoch, that epoch's
+    figures are those of the rest, and the log says so.
     """
 
     priority = 'NORMAL'
@@ -171,6 +176,7 @@ class NMIHook(Hook):
         self.labels: list[int] = []
         self.missing: str | None = None
         self.said = False
+        self.unseen = 0
 
     def before_train_epoch(self, runner) -> None:
         self._clear()
@@ -178,10 +184,12 @@ class NMIHook(Hook):
     def after_train_iter(
         self, runner, batch_idx, data_batch=None, outputs=None
     ) -> None:
+        done, length = runner.iter + 1, len(runner.train_dataloader)
+        if not self.labels:
+            self.unseen = batch_idx % length  # above 0 after resuming
         if self.missing is None:
             self._collect(runner, data_batch)
         by_epoch = isinstance(runner.train_loop, EpochBasedTrainLoop)
-        done, length = runner.iter + 1, len(runner.train_dataloader)
         if not by_epoch and done % length == 0:
             self._report(runner, done // length, done)
 
@@ -214,8 +222,13 @@ class NMIHook(Hook):
         clusters = torch.cat(self.assignments or [torch.zeros(0).int()])
         clusters = gather_vector(clusters.cpu())
         labels = gather_vector(torch.tensor(self.labels, dtype=torch.int32))
+        unseen = self.unseen
         self._clear()
         if not len(labels):
+            runner.logger.info(
+                f'NMI of epoch {epoch} is left out: its batches were before '
+                'resuming.'
+            )
             return
         # With thousands of prototypes the one-to-one assignment says little.
         metrics = cluster_metrics(
@@ -225,6 +238,7 @@ class NMIHook(Hook):
         runner.logger.info(
             f'Epoch {epoch}, teacher assignments of {len(labels)} images '
             f'({len(clusters.unique())} prototypes) and classes:  {text}'
+            + (f'  (without the first {unseen} batches)' if unseen else '')
         )
         runner.visualizer.add_scalars(metrics, step=done)
 

@@ -6,10 +6,10 @@ from mmengine.config import Config
 from mmengine.dist import broadcast
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
-from torch import Tensor, nn
+from torch import nn
 
-from mim_plugins.checkpoints import CheckpointMismatch, load_file
-from mim_plugins.checkpoints.keymaps import strip_wrappers
+from mim_plugins.checkpoints import load_file
+from mim_plugins.checkpoints.fit import check_weights
 from mim_plugins.engine.launch import ConfigError
 
 from .loops import KNNLoop
@@ -128,44 +128,6 @@ def load_weights(model: nn.Module, checkpoint: Mapping, name: str) -> None:
     """
     model = unwrapped(model)
     model.load_state_dict(check_weights(model, checkpoint, name))
-
-
-def check_weights(
-    model: nn.Module, checkpoint: Mapping, name: str
-) -> dict[str, Tensor]:
-    """The weights of a checkpoint if they fit the model.
-
-    Raises:
-        CheckpointMismatch: What differs, and what to do.
-    """
-    found = checkpoint.get('state_dict', checkpoint)
-    tensors = {k: v for k, v in found.items() if isinstance(v, Tensor)}
-    found, expected = strip_wrappers(tensors), model.state_dict()
-    shapes = [
-        f'{key} {tuple(found[key].shape)} in the file, '
-        f'{tuple(value.shape)} in the model'
-        for key, value in expected.items()
-        if key in found and found[key].shape != value.shape
-    ]
-    missing = [key for key in expected if key not in found]
-    unknown = [key for key in found if key not in expected]
-    differences = [
-        f'{len(keys)} {what} (first: {keys[0]})'
-        for keys, what in (
-            (shapes, 'weights have another shape'),
-            (missing, 'of the model are not in the file'),
-            (unknown, 'of the file are not in the model'),
-        )
-        if keys
-    ]
-    if differences:
-        raise CheckpointMismatch(
-            f'{name} does not fit the {type(model).__name__} of the config: '
-            f'{"; ".join(differences)}. Nothing was loaded. Use the config '
-            'that the checkpoint was trained with (a copy lies beside it in '
-            'its work folder) and the same --cfg-options.'
-        )
-    return found
 
 
 def format_table(results: Results) -> str:
