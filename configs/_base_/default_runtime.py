@@ -8,6 +8,7 @@ default_hooks = dict(
     param_scheduler=None,  # the ScheduleHook writes lr and weight decay
     checkpoint=dict(
         type='AtomicCheckpointHook', interval=1, max_keep_ckpts=3),
+    start_weights=dict(type='StartWeightsHook'),
     checkpoint_fit=dict(type='CheckpointFitHook'),
     preemption=dict(type='PreemptionHook'),
     sampler_seed=dict(type='DistSamplerSeedHook'),

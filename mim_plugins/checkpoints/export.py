@@ -9,6 +9,7 @@ from .errors import CheckpointError
 from .keymaps import State
 from .layouts import FoundBackbone, describe_backbone, find_backbone
 from .safe import load_file
+from .writing import whole_file
 
 
 def export_backbone(
@@ -57,25 +58,15 @@ def save_backbone(
             one.
     """
     checkpoint, out = os.fspath(checkpoint), os.fspath(out)
-    if os.path.realpath(checkpoint) == os.path.realpath(out):
-        raise CheckpointError(
-            f'{out} is the checkpoint itself. Name another output file.'
-        )
     state, found = _export(checkpoint, network)
     meta = {
         'source': os.path.basename(checkpoint),
         'network': found.network,
         **describe_backbone(state),
     }
-    os.makedirs(os.path.dirname(os.path.abspath(out)), exist_ok=True)
-    partial = f'{out}.partial'
     named = {f'{prefix}{name}': value for name, value in state.items()}
-    try:
+    with whole_file(out, checkpoint) as partial:
         torch.save({'state_dict': named, 'meta': meta}, partial)
-        os.replace(partial, out)
-    finally:
-        if os.path.exists(partial):
-            os.remove(partial)
     return meta
 
 

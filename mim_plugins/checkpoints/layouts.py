@@ -1,5 +1,6 @@
 """Finding the backbone in the kinds of files that hold one."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .errors import CheckpointError
+from .huggingface import MARK, huggingface_to_ours
 from .keymaps import (
     State,
     ibot_backbone_to_ours,
@@ -15,6 +17,11 @@ from .keymaps import (
 )
 
 NETWORKS = ('teacher', 'student')
+# parts beside an encoder: classifiers, MAE's decoder, Hugging Face's pooler
+_BESIDE = re.compile(
+    r'(vit\.)?(head|head_dist|fc|classifier|pooler|pre_logits)\.'
+    r'|decoder(_|\.)|mask_token$'
+)
 _OURS = {'teacher': 'teacher.backbone.', 'student': 'student.'}
 
 
@@ -41,9 +48,9 @@ def find_backbone(
 ) -> FoundBackbone:
     """Find the backbone in a loaded file.
 
-    Files of this project, official iBOT and DINO files, exported backbones,
-    classifiers (``backbone.*``) and plain state dicts, in mmpretrain's or
-    timm's names.
+    Files of this project, official iBOT, DINO and MAE files, exported
+    backbones, classifiers (``backbone.*``) and plain state dicts, in
+    mmpretrain's, timm's or Hugging Face's names.
 
     Args:
         checkpoint (Mapping): from :func:`load_file`, or a state dict.
@@ -79,6 +86,11 @@ def find_backbone(
         k.startswith(('blocks.', 'patch_embed.proj.')) for k in found.state
     ):
         found.state = ibot_backbone_to_ours(found.state, found.unplaced)
+    elif any(k.endswith(MARK) for k in found.state):
+        found.state = huggingface_to_ours(found.state, found.unplaced)
+    beside = [k for k in found.unplaced if _BESIDE.match(k)]
+    found.unplaced = [k for k in found.unplaced if k not in beside]
+    found.left_out += beside
     needed = ('patch_embed.projection.weight', 'layers.0.attn.qkv.weight')
     if any(key not in found.state for key in needed):
         first = ', '.join(list(map(str, flat))[:5]) or 'none'

@@ -31,11 +31,12 @@ _CENTRES = {
 def ibot_to_ours(
     checkpoint: Mapping, unplaced: list[str] | None = None
 ) -> State:
-    """State dict of ``IBOT`` from an official iBOT pre-training file.
+    """State dict of ``IBOT`` from an official iBOT or DINO training file.
 
     Args:
-        checkpoint (Mapping): ``student``, ``teacher`` and ``ibot_loss``;
-            optimizer, epoch and arguments have no place in a state dict.
+        checkpoint (Mapping): ``student``, ``teacher`` and ``ibot_loss`` (or
+            ``dino_loss``); optimizer, epoch and arguments have no place in a
+            state dict.
         unplaced (list[str], optional): receives the names that have no
             place, as paths such as ``teacher.backbone.fc_norm.weight``, and
             the other entries of the file.
@@ -71,14 +72,15 @@ def ibot_to_ours(
         known = ('backbone.', 'head.')
         rest = [k for k in source if not k.startswith(known)]
         _note([f'{network}.{k}' for k in rest], unplaced)
-    loss = checkpoint.get('ibot_loss') or {}
+    losses = [k for k in ('ibot_loss', 'dino_loss') if k in checkpoint]
+    loss = checkpoint[losses[0]] if losses else {}
     for theirs, value in loss.items():
         if theirs in _CENTRES:
             state[_CENTRES[theirs][0]] = value.reshape(-1)
         else:
-            _note([f'ibot_loss.{theirs}'], unplaced)
+            _note([f'{losses[0]}.{theirs}'], unplaced)
     if unplaced is not None:
-        taken = (*networks, 'ibot_loss')
+        taken = (*networks, *losses)
         unplaced.extend(str(k) for k in checkpoint if k not in taken)
     return state
 

@@ -15,6 +15,7 @@ from mmengine.logging import HistoryBuffer
 from torch.serialization import MAGIC_NUMBER
 
 from .errors import CheckpointError, UnsafeCheckpoint
+from .huggingface import is_safetensors, load_safetensors, weights_of
 
 try:
     from numpy._core import multiarray
@@ -29,7 +30,9 @@ _NUMPY_TYPES = (
 
 
 def load_file(
-    path: str | os.PathLike, map_location: str | torch.device = 'cpu'
+    path: str | os.PathLike,
+    map_location: str | torch.device = 'cpu',
+    mmap: bool = False,
 ) -> dict:
     """Load a checkpoint: tensors, plain Python values, little else.
 
@@ -39,8 +42,10 @@ def load_file(
     setting and no failure makes it load more than that.
 
     Args:
-        path (str | os.PathLike): a local file.
+        path (str | os.PathLike): a local file, also of safetensors, or a
+            Hugging Face folder with one.
         map_location (str | torch.device): where the tensors go.
+        mmap (bool): read tensors from the disk when they are used.
 
     Returns:
         dict: what the file holds.
@@ -51,12 +56,14 @@ def load_file(
         CheckpointError: if the file is missing, incomplete, of another
             format, or holds no dict.
     """
-    path = os.fspath(path)
+    path = weights_of(os.fspath(path))
     _check_kind(path)
+    if is_safetensors(path):
+        return load_safetensors(path, map_location)
     try:
         with _allowances():
             checkpoint = torch.load(
-                path, map_location=map_location, weights_only=True
+                path, map_location=map_location, weights_only=True, mmap=mmap
             )
     except pickle.UnpicklingError as error:
         if _is_complete(path):
@@ -102,11 +109,6 @@ def _check_kind(path: str) -> None:
         raise CheckpointError(
             f'{path} is a Git LFS pointer. Run `git lfs pull` to fetch the '
             'file that it stands for.'
-        )
-    if head[8:9] == b'{':
-        raise CheckpointError(
-            f'{path} looks like a safetensors file. Convert it: '
-            'torch.save(safetensors.torch.load_file(path), target).'
         )
     if head.startswith(b'PK'):
         _check_archive(path)

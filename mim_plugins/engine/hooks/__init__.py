@@ -10,6 +10,7 @@ from .optimizer_step_hook import OptimizerStepHook
 from .preemption_hook import PreemptionHook
 from .runtime_info_hook import DeferredRuntimeInfoHook
 from .schedule_hook import ScheduleHook
+from .start_weights_hook import StartWeightsHook
 from .unreadable_hook import TooManyUnreadable, UnreadableImagesHook
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     'OptimizerStepHook',
     'PreemptionHook',
     'ScheduleHook',
+    'StartWeightsHook',
     'TooManyUnreadable',
     'UnreadableImagesHook',
 ]

@@ -7,6 +7,7 @@ from mmengine.hooks import Hook
 from mmpretrain.registry import HOOKS
 from torch import Tensor
 
+from ...datasets.samplers import SampleKey
 from ..replay import Incident
 from .attributes import unwrapped
 from .moments import logs_after, saves_after
@@ -22,7 +23,7 @@ class _Iteration(NamedTuple):
 
     number: int  # from 1, as in the log
     count: int  # of the optimizer wrapper
-    samples: list[tuple[str | None, tuple | None]]
+    samples: list[tuple[str | None, SampleKey | None]]
     outputs: dict[str, Any]
 
 
@@ -94,7 +95,7 @@ class NonFiniteHook(Hook):
                 _detached(outputs),
             )
         )
-        if self._due(runner, batch_idx):
+        if self._due(runner, batch_idx) or saves_after(runner):
             self.check(runner)
 
     def _due(self, runner, batch_idx: int) -> bool:
@@ -186,18 +187,17 @@ def describe(
     )
 
 
-def samples_of(data_batch) -> list[tuple[str | None, tuple | None]]:
-    """File and sample key of each image of a batch, None where unknown."""
+def samples_of(data_batch) -> list[tuple[str | None, SampleKey | None]]:
+    """File and key of each image of a batch, None where unknown."""
     samples = ()
     if isinstance(data_batch, dict):
         samples = data_batch.get('data_samples') or ()
-    return [
-        (
-            getattr(sample, 'img_path', None),
-            getattr(sample, 'sample_key', None),
-        )
-        for sample in samples
-    ]
+    found = []
+    for sample in samples:
+        key = getattr(sample, 'sample_key', None)
+        path = getattr(sample, 'img_path', None)
+        found.append((path, None if key is None else SampleKey(*key)))
+    return found
 
 
 def _detached(outputs: dict | None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections import defaultdict
 from typing import Any
 
 import torch
+from mmengine.dist import all_reduce, get_world_size
 from mmengine.hooks import RuntimeInfoHook
 from mmpretrain.registry import HOOKS
 from torch import Tensor
@@ -23,6 +24,9 @@ class DeferredRuntimeInfoHook(RuntimeInfoHook):
     mmengine's.  In between, ``message_hub.get_scalar('train/loss')`` lacks
     the latest iterations; a hook of your own that reads it in each of them
     wants ``runtime_info=dict(type='RuntimeInfoHook')``.
+
+    Losses are averaged over the processes then: the log shows those of the
+    whole batch, where mmengine shows the first process's.
     """
 
     def __init__(self):
@@ -55,9 +59,30 @@ class DeferredRuntimeInfoHook(RuntimeInfoHook):
     def write(self, runner) -> None:
         """Bring the message hub up to date."""
         waiting, self._waiting = self._waiting, []
-        values = to_host([value for _, value in waiting])
+        values = [value for _, value in waiting]
+        losses = [
+            i
+            for i, (key, value) in enumerate(waiting)
+            if 'loss' in key and isinstance(value, Tensor)
+        ]
+        for i, mean in zip(losses, process_means([values[i] for i in losses])):
+            values[i] = mean
+        values = to_host(values)
         for (key, _), value in zip(waiting, values, strict=True):
             runner.message_hub.update_scalar(key, value)
+
+
+def process_means(numbers: list[Tensor]) -> list[Tensor]:
+    """Means over the processes, in one exchange; all must call it.
+
+    Args:
+        numbers: one element each, as many in every process.
+    """
+    if not numbers or get_world_size() == 1:
+        return numbers
+    together = torch.stack([number.reshape(()) for number in numbers])
+    all_reduce(together, 'mean')
+    return list(together.unbind())
 
 
 def to_host(values: list) -> list:
