@@ -5,7 +5,8 @@
 #         [arguments of tools/test.py]
 #
 # Variables: GPUS (all of them, 8), GPUS_PER_NODE (8), CPUS_PER_TASK (5),
-# SRUN_ARGS (further arguments of srun).
+# SRUN_ARGS (further arguments of srun; --gres=none on machines without GPUs,
+# where GPUS counts processes).
 set -euo pipefail
 
 # shellcheck source=tools/setup/launch.sh

@@ -1,8 +1,17 @@
 """A run is the same for any number of workers."""
 
 import pytest
-from toy_resume import EPOCHS, LENGTH, METHODS, PATCH, Run, log, losses
-from toy_resume import make_images, train
+from toy_resume import (
+    EPOCHS,
+    LENGTH,
+    METHODS,
+    PATCH,
+    Run,
+    log,
+    losses,
+    make_images,
+    train,
+)
 
 MASK = {'type': 'BlockMask', 'patch_size': PATCH, 'min_patches': 1}
 

@@ -75,5 +75,7 @@ class TokenBatchNorm(nn.BatchNorm1d):
             (self.running_mean, mean),
             (self.running_var, unbiased),
         ):
-            share = (any_token * self.momentum).to(running.dtype)
-            running.lerp_(new.to(running.dtype), share)
+            share = any_token.to(running.dtype) * self.momentum
+            # not for autograd to see: torch's batch norm, which a call
+            # without `valid` goes through, keeps them for its backward
+            running.data.lerp_(new.to(running.dtype), share)

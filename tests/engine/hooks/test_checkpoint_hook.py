@@ -7,16 +7,28 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine.hooks import CheckpointHook, Hook
+from mmengine.runner import CheckpointLoader
 from mmpretrain.registry import HOOKS
 from toy_features import log_of, saving_runner
 
 from mim_plugins.checkpoints import CheckpointError
+from mim_plugins.compat import read_checkpoints_safely
 from mim_plugins.engine import AtomicCheckpointHook
 from mim_plugins.engine.checkpoint_files import (
     PART,
     AtomicLocalBackend,
     check_whole,
 )
+
+pytestmark = pytest.mark.usefixtures('safe_reading')
+
+
+@pytest.fixture(autouse=True)
+def safe_loader(monkeypatch):
+    """Upstream's mmengine cannot read its own checkpoints otherwise."""
+    schemes = dict(CheckpointLoader._schemes)
+    monkeypatch.setattr(CheckpointLoader, '_schemes', schemes)
+    read_checkpoints_safely()
 
 
 def train(folder, *args, **kwargs):
