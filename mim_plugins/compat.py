@@ -57,7 +57,7 @@ LIBRARIES = (
         '0.10.7',
         '0.10.12',
     ),
-    Library('mmcv', ('onedl-mmcv', 'mmcv', 'mmcv-lite'), '2.2.0', '2.3.6'),
+    Library('mmcv', ('onedl-mmcv', 'mmcv', 'mmcv-lite'), '2.1.0', '2.3.6'),
     Library(
         'mmpretrain', ('onedl-mmpretrain', 'mmpretrain'), '1.2.0', '1.3.6'
     ),
@@ -173,6 +173,7 @@ def check_versions(libraries: tuple[Library, ...] = LIBRARIES) -> None:
 def apply_patches() -> None:
     """Apply the patches that suit every process; safe to repeat."""
     name_config_packages()
+    find_config_packages()
 
 
 def name_config_packages() -> None:
@@ -187,17 +188,39 @@ def name_config_packages() -> None:
     has no other way to be known.
     """
     from mmengine.config.utils import MODULE2PACKAGE
-    from mmengine.utils import is_installed
 
     MODULE2PACKAGE.setdefault('mim_plugins', 'mim_plugins')
     for library in LIBRARIES:
-        known = MODULE2PACKAGE.get(library.module)
-        if known is None or is_installed(known):
-            continue
-        for name in library.distributions:
-            if is_installed(name):
-                MODULE2PACKAGE[library.module] = name
-                break
+        known = MODULE2PACKAGE.get(library.module, library.module)
+        if known == library.module:
+            continue  # found as a module
+        found = installed(library)
+        if found and known not in found:
+            MODULE2PACKAGE[library.module] = next(iter(found))
+
+
+def find_config_packages() -> None:
+    """Let ``_base_ = ['mmpretrain::...']`` work beside any setuptools.
+
+    Upstream's mmengine asks pkg_resources where a package is, which
+    setuptools has no longer from release 82 on.
+
+    Can go: when upstream's mmengine asks importlib, as the fork does.
+    """
+    from mmengine.config import config
+    from mmengine.config.utils import MODULE2PACKAGE
+
+    def find(package):
+        modules = {name: module for module, name in MODULE2PACKAGE.items()}
+        return importlib.util.find_spec(modules.get(package, package))
+
+    try:
+        config.is_installed('mmengine')
+    except ModuleNotFoundError:
+        config.is_installed = lambda package: find(package) is not None
+        config.get_installed_path = lambda package: os.path.dirname(
+            find(package).origin
+        )
 
 
 def read_checkpoints_safely() -> None:

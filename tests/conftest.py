@@ -66,3 +66,18 @@ def seeded():
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def safe_reading(monkeypatch):
+    """Checkpoints are read as the tools read them.
+
+    With torch 2.6 and later, upstream's mmengine cannot read its own.
+    """
+    from mmengine.runner import CheckpointLoader
+
+    from mim_plugins import compat
+
+    schemes = dict(CheckpointLoader._schemes)
+    monkeypatch.setattr(CheckpointLoader, '_schemes', schemes)
+    compat.read_checkpoints_safely()

@@ -157,14 +157,21 @@ class TestConfigNames:
         compat.apply_patches()
         assert Config.fromfile(config).train_cfg.max_iters == 20000
 
-    def test_upstream_keeps_its_name(self, table, monkeypatch):
-        monkeypatch.setattr('mmengine.utils.is_installed', lambda name: True)
+    def test_base_of_mmpretrain_is_found(self, table, config):
+        from mmengine.config import Config
+
+        compat.apply_patches()
+        config.write_text("_base_ = ['mmpretrain::_base_/default_runtime.py']")
+        assert Config.fromfile(config).default_scope == 'mmpretrain'
+
+    def test_upstream_keeps_its_name(self, table, installed):
+        installed['mmsegmentation'] = '1.2.2'
         before = dict(table)
         compat.apply_patches()
         assert table == {**before, 'mim_plugins': 'mim_plugins'}
 
     def test_libraries_that_are_missing_keep_theirs(self, table, monkeypatch):
-        monkeypatch.setattr('mmengine.utils.is_installed', lambda name: False)
+        monkeypatch.setattr(compat, 'installed', lambda library: {})
         before = dict(table)
         compat.apply_patches()
         compat.apply_patches()
@@ -183,15 +190,9 @@ class Malicious:
 
 class TestCheckpoints:
     @pytest.fixture(autouse=True)
-    def patched(self, monkeypatch):
-        from mmengine.runner import CheckpointLoader
-
-        monkeypatch.setattr(
-            CheckpointLoader, '_schemes', dict(CheckpointLoader._schemes)
-        )
+    def patched(self, safe_reading, monkeypatch):
         # Not needed by our loader, and what our tools set.
         monkeypatch.delenv('TORCH_FORCE_WEIGHTS_ONLY_LOAD', raising=False)
-        compat.read_checkpoints_safely()
 
     def test_history_of_the_log_is_read(self, tmp_path):
         import torch

@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mim_plugins.checkpoints import CheckpointError, convert  # noqa: E402
 from mim_plugins.checkpoints.convert import FORMATS  # noqa: E402
+from mim_plugins.checkpoints.layouts import READERS  # noqa: E402
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -28,6 +29,12 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         'out', help='the file to write; the folder for huggingface'
     )
     parser.add_argument('--to', required=True, choices=FORMATS)
+    parser.add_argument(
+        '--from',
+        dest='names',
+        choices=READERS,
+        help='whose names the backbone has; by default found by its keys',
+    )
     parser.add_argument(
         '--network',
         choices=('teacher', 'student'),
@@ -57,6 +64,7 @@ def main(argv: list[str] | None = None) -> None:
             args.network,
             args.allow_unplaced,
             args.num_heads,
+            args.names,
         )
     except CheckpointError as error:
         sys.exit(f'{type(error).__name__}: {error}')

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from mim_plugins.checkpoints import CheckpointError, save_backbone  # noqa: E402
 
 
-def parse_args() -> argparse.Namespace:
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('checkpoint', help='the pre-training checkpoint')
     parser.add_argument('out', help='the file to write')
@@ -27,11 +27,11 @@ def parse_args() -> argparse.Namespace:
         default='',
         help="put before every name; 'backbone.' for whole classifiers",
     )
-    return parser.parse_args()
+    return parser.parse_args(argv)
 
 
-def main() -> None:
-    args = parse_args()
+def main(argv: list[str] | None = None) -> None:
+    args = parse_args(argv)
     try:
         meta = save_backbone(
             args.checkpoint, args.out, args.network, args.prefix

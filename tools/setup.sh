@@ -18,6 +18,7 @@
 #   owned            the environment was made here and may be made afresh
 #   installing       pip is at work, or was when the set-up broke off
 #   pretrain, test   all is installed; a hash of what that depends on
+#   upstream/        another environment, see tools/setup/upstream.sh
 
 MIM_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 MIM_CACHE=${MIM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/mim_plugins}
@@ -27,12 +28,14 @@ ASK=$MIM_ROOT/tools/setup/environment.py
 source "$MIM_ROOT/tools/setup/checks.sh"
 # shellcheck source=tools/setup/mmcv.sh
 source "$MIM_ROOT/tools/setup/mmcv.sh"
+# shellcheck source=tools/setup/upstream.sh
+source "$MIM_ROOT/tools/setup/upstream.sh"
 
 prepare_environment() {
     local profile=$1 files key
     case $profile in
         pretrain) files='torch build mm runtime' ;;
-        test) files='torch build mm runtime downstream test' ;;
+        test) files='torch build mm runtime downstream huggingface test' ;;
         *) stop "there is no set-up '$profile', only pretrain and test." ;;
     esac
     trap interrupted INT TERM

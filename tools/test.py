@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from mmengine.config import Config, DictAction  # noqa: E402
 
 
-def parse_args() -> argparse.Namespace:
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -55,7 +55,7 @@ def parse_args() -> argparse.Namespace:
         default='none',
     )
     parser.add_argument('--local-rank', '--local_rank', type=int, default=0)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     if not (args.checkpoint or args.untrained or args.pixels):
         parser.error('name a checkpoint, or give --untrained or --pixels')
@@ -101,11 +101,13 @@ def evaluate(args: argparse.Namespace) -> None:
             dump({**facts, 'metrics': results}, args.json, indent=2)
 
 
-def main() -> None:
-    args = parse_args()
+def main(argv: list[str] | None = None) -> None:
+    args = parse_args(argv)
     from mim_plugins.checkpoints import CheckpointError
+    from mim_plugins.compat import read_checkpoints_safely
     from mim_plugins.engine.launch import ConfigError
 
+    read_checkpoints_safely()
     try:
         evaluate(args)
     except (CheckpointError, ConfigError, FileNotFoundError) as error:

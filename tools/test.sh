@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
 # Set up everything, mmcv's compiled operators included, then run the tests.
 #
-#     bash tools/test.sh [arguments of pytest]
+#     bash tools/test.sh [--upstream] [arguments of pytest]
 #
 # Without arguments: the fast tier. --full adds the slow one. Paths are
 # relative to the repository. See tools/setup.sh for the environment that is
 # used or made.
+#
+# --upstream, as the first argument, tests pre-training with the last releases
+# of upstream's mmengine, mmcv-lite and mmpretrain in place of the maintained
+# forks; without further arguments, the files that tools/setup/upstream.sh
+# names.
 set -euo pipefail
 
 # shellcheck source=tools/setup.sh
@@ -17,6 +22,11 @@ case ${1:-} in
         ;;
 esac
 prepare_environment test
+if [ "${1:-}" = --upstream ]; then
+    shift
+    prepare_upstream
+    [ $# -gt 0 ] || set -- "${UPSTREAM_TESTS[@]}"
+fi
 
 cd "$MIM_ROOT"
 export OMP_NUM_THREADS=1

@@ -26,8 +26,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         nargs='?',
         const='auto',
         metavar='CHECKPOINT',
-        help='go on from the newest checkpoint of the work folder, or from '
-        'the one that is named',
+        help='go on from the newest whole checkpoint of the work folder, or '
+        'from the one that is named',
     )
     parser.add_argument(
         '--amp',

@@ -9,7 +9,7 @@ from .keymaps import (
     ours_to_ibot_head,
 )
 from .layouts import find_backbone
-from .load import LoadReport, load_backbone
+from .load import LoadReport, load_backbone, load_pretrained
 from .networks import ibot_to_ours, ours_to_ibot
 from .safe import load_file
 
@@ -28,6 +28,7 @@ __all__ = [
     'ibot_to_ours',
     'load_backbone',
     'load_file',
+    'load_pretrained',
     'ours_to_huggingface',
     'ours_to_ibot',
     'ours_to_ibot_backbone',

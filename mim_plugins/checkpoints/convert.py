@@ -11,19 +11,34 @@ from torch import Tensor
 
 from .errors import CheckpointError
 from .huggingface import (
+    CONFIG,
+    DEFAULT_EPS,
     huggingface_config,
     ours_to_huggingface,
+    read_config,
     save_safetensors,
     weights_of,
 )
 from .keymaps import State, ours_to_ibot_backbone, strip_wrappers
-from .layouts import NETWORKS, describe_backbone, find_backbone
+from .layouts import (
+    NETWORKS,
+    FoundBackbone,
+    describe_backbone,
+    find_backbone,
+)
 from .load import arch_name
 from .networks import ibot_to_ours, ours_to_ibot
 from .safe import load_file
+from .timm import ours_to_timm
 from .writing import whole_file
 
 FORMATS = ('ours', 'ibot', 'timm', 'huggingface')
+EPS = 1e-6  # what layer norms add here, in iBOT, DINO, MAE and timm
+_WRITERS = {
+    'ibot': ours_to_ibot_backbone,
+    'timm': ours_to_timm,
+    'huggingface': ours_to_huggingface,
+}
 
 
 @dataclass
@@ -34,12 +49,14 @@ class Conversion:
         content (str): what was written, in words.
         placed (int): number of tensors written.
         left_out (list[str]): keys of parts that do not belong to it
-            (classifiers, decoders, optimizer).
+            (classifiers, decoders, the other network, optimizer).
         unplaced (list[str]): keys of it that the target has no place for.
+        notes (list[str]): what names and shapes do not say.
     """
 
     content: str
     placed: int = 0
+    notes: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     unplaced: list[str] = field(default_factory=list)
 
@@ -51,7 +68,7 @@ class Conversion:
         ):
             if keys:
                 text += f'\n{words}: {", ".join(keys)}'
-        return text
+        return '\n'.join([text, *(f'note: {note}' for note in self.notes)])
 
 
 def convert(
@@ -61,6 +78,7 @@ def convert(
     network: str | None = None,
     allow_unplaced: bool = False,
     num_heads: int | None = None,
+    names: str | None = None,
 ) -> Conversion:
     """Read a checkpoint of any layout, write it in another.
 
@@ -76,6 +94,8 @@ def convert(
         allow_unplaced: go on without keys that the target has no place for.
         num_heads: attention heads, for ``'huggingface'`` and where width and
             depth are not those of a known architecture.
+        names: whose names the backbone has, see :func:`find_backbone`; found
+            by the keys when None.
 
     Returns:
         Conversion: what was written, and the names of what was not.
@@ -91,7 +111,10 @@ def convert(
     if pair and has_both(checkpoint):
         content, result = _whole(checkpoint, to)
     else:
-        content, result, state = _backbone(checkpoint, to, network, path)
+        found = find_backbone(checkpoint, network or 'teacher', path, names)
+        content, result = _backbone(found, to)
+        config = read_config(path) if found.names == 'huggingface' else {}
+        result.notes += _notes(found, config, to)
     if result.unplaced and not allow_unplaced:
         raise CheckpointError(
             f'{path} holds {len(result.unplaced)} keys that {to} has no '
@@ -99,7 +122,13 @@ def convert(
             'allow it (--allow-unplaced) to go on without them.'
         )
     if to == 'huggingface':
-        _write_folder(content, state, out, path, num_heads)
+        num_heads = num_heads or config.get('num_attention_heads')
+        config = huggingface_config(
+            found.state,
+            num_heads or _num_heads(found.state),
+            config.get('layer_norm_eps', EPS),
+        )
+        _write_folder(content, config, out, path)
     else:
         _write_file(content, out, path)
     return result
@@ -157,10 +186,7 @@ def _whole(checkpoint: Mapping, to: str) -> tuple[dict, Conversion]:
     return official, result
 
 
-def _backbone(
-    checkpoint: Mapping, to: str, network: str | None, path: str
-) -> tuple[dict, Conversion, State]:
-    found = find_backbone(checkpoint, network or 'teacher', path)
+def _backbone(found: FoundBackbone, to: str) -> tuple[dict, Conversion]:
     state = {k: v.detach().clone() for k, v in found.state.items()}
     result = Conversion(
         f'backbone of the {found.network}' if found.network else 'backbone',
@@ -170,24 +196,34 @@ def _backbone(
     if to == 'timm' and state.pop('mask_token', None) is not None:
         result.left_out.append('mask_token')
     if to == 'ours':
-        content = {'state_dict': state, 'meta': describe_backbone(state)}
         result.placed = len(state)
-        return content, result, state
-    if to == 'huggingface':
-        content = ours_to_huggingface(state, result.unplaced)
-    else:
-        content = ours_to_ibot_backbone(state, result.unplaced)
+        meta = describe_backbone(state)
+        return {'state_dict': state, 'meta': meta}, result
+    content = _WRITERS[to](state, result.unplaced)
     result.placed = len(content)
-    if to == 'timm':
-        content = {_timm_name(k): v for k, v in content.items()}
     if to == 'ibot':
         named = {f'backbone.{k}': v for k, v in content.items()}
         content = {found.network or 'teacher': named}
-    return content, result, state
+    return content, result
 
 
-def _timm_name(name: str) -> str:
-    return re.sub(r'\.gamma_(\d)$', r'.ls\1.gamma', name)
+def _notes(found: FoundBackbone, config: Mapping, to: str) -> list[str]:
+    """What a config has to say, since no key and no shape does."""
+    notes = []
+    if found.names == 'huggingface':
+        eps = config.get('layer_norm_eps', DEFAULT_EPS)
+        if eps != EPS and to != 'huggingface':
+            notes.append(
+                f'the layer norms add {eps:g}, not {EPS:g}: set norm_cfg='
+                f"dict(type='LN', eps={eps:g}) for equal features"
+            )
+        activation = config.get('hidden_act', 'gelu')
+        if activation != 'gelu':
+            notes.append(f'the activation is {activation}, not gelu')
+    if 'ln1.weight' not in found.state:
+        pooled = "out_type='avg_featmap', " * ('ln2.weight' in found.state)
+        notes.append(f'it has no final norm: set {pooled}final_norm=False')
+    return notes
 
 
 def _write_file(content: dict, out: str, path: str) -> None:
@@ -198,18 +234,16 @@ def _write_file(content: dict, out: str, path: str) -> None:
             torch.save(content, partial)
 
 
-def _write_folder(
-    content: State, state: State, out: str, path: str, heads: int | None
-) -> None:
+def _write_folder(content: State, config: dict, out: str, path: str) -> None:
     if os.path.isfile(out):
         raise CheckpointError(
             f'{out} is a file; Hugging Face wants a folder. Name another.'
         )
-    config = huggingface_config(state, heads or _num_heads(state))
     target = os.path.join(out, 'model.safetensors')
     with whole_file(target, weights_of(path)) as partial:
         save_safetensors(content, partial)
-    with open(os.path.join(out, 'config.json'), 'w') as file:
+    target = os.path.join(out, CONFIG)
+    with whole_file(target, path) as partial, open(partial, 'w') as file:
         json.dump(config, file, indent=2)
 
 

@@ -1,5 +1,6 @@
 """Hugging Face's files of vision transformers: names, folders, safetensors."""
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -8,10 +9,13 @@ import torch
 from torch import Tensor
 
 from .errors import CheckpointError
-from .keymaps import State, _block_rule, _inverse, _rename
+from .keymaps import State, block_rule, inverse, rename
 
 WEIGHT_FILES = ('model.safetensors', 'pytorch_model.bin')
+CONFIG = 'config.json'
 MARK = 'embeddings.patch_embeddings.projection.weight'
+# of its files; ours and timm's networks add 1e-6
+DEFAULT_EPS = 1e-12
 
 _STEM = {
     'embeddings.cls_token': 'cls_token',
@@ -40,6 +44,21 @@ _BLOCK = {
     }.items()
     for leaf in ('weight', 'bias')
 }
+# of the modules of transformers 5, whose files have the names above
+_MODULE = {
+    f'{theirs}.{leaf}': f'{ours}.{leaf}'
+    for theirs, ours in {
+        'layernorm_before': 'ln1',
+        'layernorm_after': 'ln2',
+        'attention.q_proj': 'attn.query',
+        'attention.k_proj': 'attn.key',
+        'attention.v_proj': 'attn.value',
+        'attention.o_proj': 'attn.proj',
+        'mlp.fc1': 'ffn.layers.0.0',
+        'mlp.fc2': 'ffn.layers.1',
+    }.items()
+    for leaf in ('weight', 'bias')
+}
 _PARTS = ('query', 'key', 'value')
 
 
@@ -49,7 +68,9 @@ def huggingface_to_ours(
     """Names of ``transformers.ViTModel`` to mmpretrain's.
 
     Args:
-        state (Mapping[str, Tensor]): with or without ``vit.`` in front.
+        state (Mapping[str, Tensor]): of a file, or the state dict of the
+            module, whose names are others from transformers 5 on; with or
+            without ``vit.`` in front.
         unplaced (list[str], optional): receives the names that have no place
             here, such as ``pooler.dense.weight``.
 
@@ -58,25 +79,33 @@ def huggingface_to_ours(
         and value of a block are stacked in ``attn.qkv``.
 
     Raises:
-        CheckpointError: if a name has no place and ``unplaced`` is None.
+        CheckpointError: if a name has no place and ``unplaced`` is None, or
+            a block lacks one of query, key and value.
     """
     state = {re.sub('^vit[.]', '', name): v for name, v in state.items()}
-    rule = _block_rule(_STEM, _BLOCK, r'encoder\.layer', 'layers')
-    renamed = _rename(state, rule, unplaced, 'a Hugging Face ViT')
+    of_file = block_rule(_STEM, _BLOCK, r'encoder\.layer', 'layers')
+    of_module = block_rule(_STEM, _MODULE, 'layers', 'layers')
+    renamed = rename(
+        state,
+        lambda name: of_file(name) or of_module(name),
+        unplaced,
+        'a Hugging Face ViT',
+    )
     ours: State = {}
     for name, value in renamed.items():
-        match = re.fullmatch(r'(.+\.attn)\.query\.(\w+)', name)
-        if match is not None:
-            own = [f'{match[1]}.{part}.{match[2]}' for part in _PARTS]
-            missing = [key for key in own if key not in renamed]
-            if missing:
-                raise CheckpointError(
-                    f'A block has {name}, but not {", ".join(missing)}.'
-                )
-            parts = [renamed[key] for key in own]
-            ours[f'{match[1]}.qkv.{match[2]}'] = torch.cat(parts)
-        elif not re.fullmatch(r'.+\.attn\.(key|value)\.\w+', name):
+        match = re.fullmatch(r'(.+\.attn)\.(query|key|value)\.(\w+)', name)
+        if match is None:
             ours[name] = value
+            continue
+        own = [f'{match[1]}.{part}.{match[3]}' for part in _PARTS]
+        missing = [key for key in own if key not in renamed]
+        if missing:
+            raise CheckpointError(
+                f'A block has {name}, but not {", ".join(missing)}.'
+            )
+        fused = f'{match[1]}.qkv.{match[3]}'
+        if fused not in ours:
+            ours[fused] = torch.cat([renamed[key] for key in own])
     return ours
 
 
@@ -95,25 +124,32 @@ def ours_to_huggingface(
             continue
         for part, piece in zip(_PARTS, value.chunk(3), strict=True):
             split[f'{match[1]}.{part}.{match[2]}'] = piece.clone()
-    rule = _block_rule(
-        _inverse(_STEM), _inverse(_BLOCK), 'layers', 'encoder.layer'
+    rule = block_rule(
+        inverse(_STEM), inverse(_BLOCK), 'layers', 'encoder.layer'
     )
-    return _rename(split, rule, unplaced, 'a backbone')
+    return rename(split, rule, unplaced, 'a backbone')
 
 
-def huggingface_config(state: Mapping[str, Tensor], num_heads: int) -> dict:
+def huggingface_config(
+    state: Mapping[str, Tensor], num_heads: int, eps: float = 1e-6
+) -> dict:
     """``config.json`` for ``transformers.ViTModel``.
 
     Args:
         state (Mapping[str, Tensor]): a backbone in mmpretrain's names.
         num_heads (int): attention heads, which no shape shows.
+        eps (float): what the layer norms add, which does not show either.
 
     Raises:
-        CheckpointError: the images or patches are not square, which that
-            model does not know.
+        CheckpointError: the images or patches are not square, or there is no
+            [CLS], which that model does not know.
     """
     from .layouts import describe_backbone
 
+    if 'cls_token' not in state:
+        raise CheckpointError(
+            'The backbone has no [CLS] token, which a Hugging Face ViT needs.'
+        )
     shape = describe_backbone(state)
     patch, other = shape['patch_size']
     side = round((state['pos_embed'].shape[1] - 1) ** 0.5)
@@ -134,7 +170,7 @@ def huggingface_config(state: Mapping[str, Tensor], num_heads: int) -> dict:
         'image_size': side * patch,
         'patch_size': patch,
         'num_channels': shape['in_channels'],
-        'layer_norm_eps': 1e-6,
+        'layer_norm_eps': eps,
         'qkv_bias': 'layers.0.attn.qkv.bias' in state,
     }
 
@@ -146,6 +182,24 @@ def weights_of(path: str) -> str:
             if os.path.isfile(os.path.join(path, name)):
                 return os.path.join(path, name)
     return path
+
+
+def read_config(path: str) -> dict:
+    """``config.json`` beside a file of weights; {} where there is none.
+
+    Raises:
+        CheckpointError: it is there and not readable.
+    """
+    config = os.path.join(os.path.dirname(weights_of(path)), CONFIG)
+    if not os.path.isfile(config):
+        return {}
+    try:
+        with open(config, encoding='utf-8') as file:
+            return dict(json.load(file))
+    except (OSError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f'{config} could not be read ({error}). Download it again.'
+        ) from error
 
 
 def is_safetensors(path: str) -> bool:

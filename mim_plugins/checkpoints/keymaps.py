@@ -1,7 +1,7 @@
 """Parameter names of official iBOT and DINO files, and of this project.
 
-Backbones go between timm's names, which iBOT and DINO share, and
-mmpretrain's.  Heads go between ``weight_g`` / ``weight_v`` of a weight-
+Backbones go between the names of the official encoder, which are timm's of
+its time, and mmpretrain's.  Heads go between ``weight_g`` / ``weight_v`` of a weight-
 normalised layer and the plain ``scale`` / ``weight`` used here.  Values stay
 as they are, so that each map undoes the other exactly.
 """
@@ -15,7 +15,7 @@ from .errors import CheckpointError
 
 State = dict[str, Tensor]
 
-_STEM = {
+STEM = {
     'cls_token': 'cls_token',
     'pos_embed': 'pos_embed',
     'masked_embed': 'mask_token',
@@ -24,7 +24,7 @@ _STEM = {
     'norm.weight': 'ln1.weight',
     'norm.bias': 'ln1.bias',
 }
-_BLOCK = {
+BLOCK = {
     **{
         f'{theirs}.{leaf}': f'{ours}.{leaf}'
         for theirs, ours in {
@@ -46,14 +46,10 @@ _LAST_LAYER = {
     'last_layer2.weight_v': 'patch_last_layer.weight',
     'last_layer2.weight_g': 'patch_last_layer.scale',
 }
-# names of newer timm versions, read only
-_TIMM_BLOCK = {
-    'ls1.gamma': 'attn.gamma1.weight',
-    'ls2.gamma': 'ffn.gamma2.weight',
-}
 
 
-def _inverse(names: dict[str, str]) -> dict[str, str]:
+def inverse(names: dict[str, str]) -> dict[str, str]:
+    """The table read from right to left."""
     return {ours: theirs for theirs, ours in names.items()}
 
 
@@ -74,7 +70,7 @@ def strip_wrappers(state: Mapping[str, Tensor]) -> State:
     return dict(zip(names, state.values()))
 
 
-def _rename(
+def rename(
     state: Mapping[str, Tensor],
     rule: Callable[[str], str | None],
     unplaced: list[str] | None,
@@ -99,7 +95,18 @@ def _rename(
     return renamed
 
 
-def _block_rule(stem, block, source, target):
+def block_rule(
+    stem: Mapping[str, str], block: Mapping[str, str], source: str, target: str
+) -> Callable[[str], str | None]:
+    """A rule for :func:`rename` out of two tables.
+
+    Args:
+        stem (Mapping[str, str]): names outside of the blocks.
+        block (Mapping[str, str]): names inside of one.
+        source, target (str): what stands before a block's number there
+            (a pattern) and here.
+    """
+
     def rule(name: str) -> str | None:
         if name in stem:
             return stem[name]
@@ -114,7 +121,7 @@ def _block_rule(stem, block, source, target):
 def ibot_backbone_to_ours(
     state: Mapping[str, Tensor], unplaced: list[str] | None = None
 ) -> State:
-    """Official iBOT, DINO or timm ViT names to mmpretrain's.
+    """Official iBOT or DINO ViT names to mmpretrain's.
 
     Args:
         state (Mapping[str, Tensor]): names such as
@@ -129,8 +136,8 @@ def ibot_backbone_to_ours(
     Raises:
         CheckpointError: if a name has no place and ``unplaced`` is None.
     """
-    rule = _block_rule(_STEM, {**_BLOCK, **_TIMM_BLOCK}, 'blocks', 'layers')
-    renamed = _rename(state, rule, unplaced, 'an iBOT backbone')
+    rule = block_rule(STEM, BLOCK, 'blocks', 'layers')
+    renamed = rename(state, rule, unplaced, 'an iBOT backbone')
     if 'mask_token' in renamed:
         renamed['mask_token'] = renamed['mask_token'].reshape(1, 1, -1)
     return renamed
@@ -143,8 +150,8 @@ def ours_to_ibot_backbone(
 
     The inverse of :func:`ibot_backbone_to_ours`; arguments and errors alike.
     """
-    rule = _block_rule(_inverse(_STEM), _inverse(_BLOCK), 'layers', 'blocks')
-    renamed = _rename(state, rule, unplaced, 'a backbone')
+    rule = block_rule(inverse(STEM), inverse(BLOCK), 'layers', 'blocks')
+    renamed = rename(state, rule, unplaced, 'a backbone')
     if 'masked_embed' in renamed:
         renamed['masked_embed'] = renamed['masked_embed'].reshape(1, -1)
     return renamed
@@ -186,7 +193,7 @@ def ibot_head_to_ours(
             return name
         return _LAST_LAYER.get(name)
 
-    return _rename(state, rule, unplaced, 'an iBOT head')
+    return rename(state, rule, unplaced, 'an iBOT head')
 
 
 def ours_to_ibot_head(
@@ -207,7 +214,7 @@ def ours_to_ibot_head(
     Raises:
         CheckpointError: if a name has no place and ``unplaced`` is None.
     """
-    last = _inverse(_LAST_LAYER)
+    last = inverse(_LAST_LAYER)
     single = 'mlp.0.weight' in state and not any(
         re.match(r'mlp\.[1-9]', name) for name in state
     )
@@ -219,7 +226,7 @@ def ours_to_ibot_head(
             return name
         return last.get(name)
 
-    renamed = _rename(state, rule, unplaced, 'a head')
+    renamed = rename(state, rule, unplaced, 'a head')
     if 'mlp.1.weight' in renamed:  # a norm; linear layers are 0, 2, 4 without
         twin = strip_prefix(renamed, 'mlp.1.')
         renamed.update({f'norm.{k}': v for k, v in twin.items()})

@@ -15,8 +15,18 @@ from .keymaps import (
     strip_prefix,
     strip_wrappers,
 )
+from .timm import timm_to_ours
 
 NETWORKS = ('teacher', 'student')
+# whose names a backbone may have -> what translates them
+READERS = {
+    'ours': None,
+    'ibot': ibot_backbone_to_ours,
+    'dino': ibot_backbone_to_ours,
+    'mae': timm_to_ours,
+    'timm': timm_to_ours,
+    'huggingface': huggingface_to_ours,
+}
 # parts beside an encoder: classifiers, MAE's decoder, Hugging Face's pooler
 _BESIDE = re.compile(
     r'(vit\.)?(head|head_dist|fc|classifier|pooler|pre_logits)\.'
@@ -34,17 +44,23 @@ class FoundBackbone:
         network (str | None): ``'teacher'`` or ``'student'``; None if the
             file holds one backbone only.
         unplaced (list[str]): names of the backbone with no place in ours.
-        left_out (list[str]): names of other parts, such as heads.
+        left_out (list[str]): names of other parts, such as heads, and of
+            other entries of the file.
+        names (str): whose names it had, one of :data:`READERS`.
     """
 
     state: State
     network: str | None = None
+    names: str = 'ours'
     unplaced: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
 
 def find_backbone(
-    checkpoint: Mapping, network: str = 'teacher', source: str = 'The file'
+    checkpoint: Mapping,
+    network: str = 'teacher',
+    source: str = 'The file',
+    names: str | None = None,
 ) -> FoundBackbone:
     """Find the backbone in a loaded file.
 
@@ -56,21 +72,28 @@ def find_backbone(
         checkpoint (Mapping): from :func:`load_file`, or a state dict.
         network (str): ``'teacher'`` or ``'student'``, where there are two.
         source (str): how errors name the file.
+        names (str, optional): whose names the backbone has, one of
+            :data:`READERS`; found by the keys when None.
 
     Raises:
-        ValueError: for another ``network``.
+        ValueError: for another ``network`` or ``names``.
         CheckpointError: if there is no ViT backbone or not that network.
     """
     if network not in NETWORKS:
         raise ValueError(f'network={network!r}: use one of {NETWORKS}.')
+    if names not in (None, *READERS):
+        raise ValueError(f'names={names!r}: use one of {tuple(READERS)}.')
     official = [n for n in NETWORKS if isinstance(checkpoint.get(n), Mapping)]
     if official:
         _require(network, official, source)
         flat = _tensors(checkpoint[network], f'{source}: {network}')
         found = _split(flat, 'backbone.', network)
+        beside = [str(key) for key in checkpoint if key != network]
     else:
+        beside = []
         for key in ('state_dict', 'model'):
             if isinstance(checkpoint.get(key), Mapping):
+                beside = [str(other) for other in checkpoint if other != key]
                 checkpoint = checkpoint[key]
                 break
         flat = _tensors(checkpoint, source)
@@ -82,15 +105,13 @@ def find_backbone(
             found = _split(flat, _OURS[network], network)
         else:
             found = _split(flat, 'backbone.', None)
-    if any(
-        k.startswith(('blocks.', 'patch_embed.proj.')) for k in found.state
-    ):
-        found.state = ibot_backbone_to_ours(found.state, found.unplaced)
-    elif any(k.endswith(MARK) for k in found.state):
-        found.state = huggingface_to_ours(found.state, found.unplaced)
-    beside = [k for k in found.unplaced if _BESIDE.match(k)]
-    found.unplaced = [k for k in found.unplaced if k not in beside]
-    found.left_out += beside
+    found.names = names or _names_of(found.state, bool(official))
+    read = READERS[found.names]
+    if read is not None:
+        found.state = read(found.state, found.unplaced)
+    others = [k for k in found.unplaced if _BESIDE.match(k)]
+    found.unplaced = [k for k in found.unplaced if k not in others]
+    found.left_out += others + beside
     needed = ('patch_embed.projection.weight', 'layers.0.attn.qkv.weight')
     if any(key not in found.state for key in needed):
         first = ', '.join(list(map(str, flat))[:5]) or 'none'
@@ -100,6 +121,15 @@ def find_backbone(
             f'first keys: {first}.'
         )
     return found
+
+
+def _names_of(state: State, official: bool) -> str:
+    """Whose names a backbone has, one of :data:`READERS`."""
+    if any(k.endswith(MARK) for k in state):
+        return 'huggingface'
+    if any(k.startswith(('blocks.', 'patch_embed.proj.')) for k in state):
+        return 'ibot' if official else 'timm'
+    return 'ours'
 
 
 def describe_backbone(state: Mapping[str, Tensor]) -> dict:

@@ -8,8 +8,8 @@ from mmengine.logging import print_log
 from mmpretrain.models.backbones import VisionTransformer
 from torch import Tensor, nn
 
-from .errors import CheckpointMismatch
-from .layouts import describe_backbone, find_backbone
+from .errors import CheckpointError, CheckpointMismatch
+from .layouts import NETWORKS, describe_backbone, find_backbone
 from .safe import load_file
 
 # what a model may have beyond a file: its own values stay
@@ -90,6 +90,32 @@ def load_backbone(
     model.load_state_dict(state, strict=False)
     print_log(f'{path}: {report}', logger='current')
     return report
+
+
+def load_pretrained(
+    model: nn.Module, path: str | os.PathLike, prefix: str | None = None
+) -> LoadReport:
+    """:func:`load_backbone` with the arguments of mmengine's ``Pretrained``.
+
+    Args:
+        model (nn.Module): the backbone.
+        path (str | os.PathLike): ``init_cfg.checkpoint``.
+        prefix (str, optional): ``init_cfg.prefix``: ``'student'`` or
+            ``'teacher'`` in a file with both (the teacher by default), or
+            ``'backbone'`` in a classifier's; what follows a dot is found.
+
+    Raises:
+        CheckpointError: as :func:`load_backbone`, or for another prefix.
+    """
+    network = (prefix or 'backbone').partition('.')[0]
+    if network == 'backbone':
+        network = 'teacher'
+    if network not in NETWORKS:
+        raise CheckpointError(
+            f"init_cfg.prefix is {prefix!r}: set it to 'teacher' or "
+            "'student' for a file with both, or leave it out."
+        )
+    return load_backbone(model, path, network)
 
 
 def _check_architecture(

@@ -5,6 +5,7 @@ import codecs
 import os
 import pickle
 import pickletools
+import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,7 +46,8 @@ def load_file(
         path (str | os.PathLike): a local file, also of safetensors, or a
             Hugging Face folder with one.
         map_location (str | torch.device): where the tensors go.
-        mmap (bool): read tensors from the disk when they are used.
+        mmap (bool): read tensors from the disk when they are used, where
+            the format allows it.
 
     Returns:
         dict: what the file holds.
@@ -63,7 +65,10 @@ def load_file(
     try:
         with _allowances():
             checkpoint = torch.load(
-                path, map_location=map_location, weights_only=True, mmap=mmap
+                path,
+                map_location=map_location,
+                weights_only=True,
+                mmap=mmap and _is_archive(path),
             )
     except pickle.UnpicklingError as error:
         if _is_complete(path):
@@ -110,18 +115,37 @@ def _check_kind(path: str) -> None:
             f'{path} is a Git LFS pointer. Run `git lfs pull` to fetch the '
             'file that it stands for.'
         )
-    if head.startswith(b'PK'):
+    if _is_archive(path):
         _check_archive(path)
+    elif _is_old_archive(path):
+        # torch before 2.6 unpickles it without the limits of weights_only
+        raise UnsafeCheckpoint(
+            f'{path} was not loaded: it is a tar archive, the oldest format '
+            'of torch, and could run code. If you trust its source, load it '
+            'there and save its state_dict() with a newer torch.'
+        )
+    if path.endswith('.safetensors') and not is_safetensors(path):
+        # torch would go by the name, or not, by its version
+        raise CheckpointError(
+            f'{path} is no safetensors file, and was not loaded. If it is '
+            "one of torch's, give it a name that ends in .pth."
+        )
+
+
+def _is_archive(path: str) -> bool:
+    with open(path, 'rb') as file:
+        return file.read(2) == b'PK'
 
 
 def _check_archive(path: str) -> None:
-    if not zipfile.is_zipfile(path):
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except Exception as error:  # zipfile fails in many ways
         raise CheckpointError(
-            f'{path} is incomplete: its end is missing, as after an '
-            'interrupted download. Download or copy it again.'
-        )
-    with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
+            f'{path} is incomplete: its end is missing or damaged, as after '
+            'an interrupted download. Download or copy it again.'
+        ) from error
     if any(n.endswith('/constants.pkl') or '/code/' in n for n in names):
         raise UnsafeCheckpoint(
             f'{path} is a TorchScript archive, which holds code, and was not '
@@ -131,15 +155,23 @@ def _check_archive(path: str) -> None:
         )
 
 
+def _is_old_archive(path: str) -> bool:
+    """Whether torch would take a file for the tar archives of its start."""
+    try:
+        with tarfile.open(path, 'r:') as archive:
+            return 'storages' in archive.getnames()
+    except tarfile.TarError:
+        return False
+
+
 def _is_complete(path: str) -> bool:
     """Whether a file is a whole archive, or pickles that are not cut off.
 
     Only the codes of the pickles are read; nothing is built from them.
     """
+    if _is_archive(path):
+        return _is_intact(path)
     with open(path, 'rb') as file:
-        if file.read(2) == b'PK':
-            return True  # see _check_archive
-        file.seek(0)
         try:
             legacy = any(
                 argument == MAGIC_NUMBER
@@ -150,6 +182,18 @@ def _is_complete(path: str) -> bool:
                     pass
         except Exception:
             return False
+    return True
+
+
+def _is_intact(path: str) -> bool:
+    """Whether the pickles of an archive are as they were written."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                if name.endswith('.pkl'):
+                    archive.read(name)
+    except Exception:  # zipfile fails in many ways
+        return False
     return True
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mmengine.fileio import LocalBackend, register_backend
 
-from ..checkpoints import CheckpointError, load_file
+from ..checkpoints import CheckpointError, UnsafeCheckpoint, load_file
 
 POINTER = 'last_checkpoint'
 PART = '.mim-part'
@@ -150,6 +150,8 @@ class _Candidate:
         try:
             meta = load_file(path, mmap=True)['meta']
             return cls(path, int(meta['iter']), str(meta['time']))
+        except UnsafeCheckpoint:
+            raise  # somebody put it there: not to be passed over
         except CheckpointError as error:
             problem = str(error)
         except (KeyError, TypeError, ValueError):
@@ -186,6 +188,7 @@ def newest_whole(
 
     Raises:
         CheckpointError: there are checkpoints, and all are damaged.
+        UnsafeCheckpoint: one that was looked at could run code.
     """
     named = _named_by(pointer)
     damaged = []

@@ -14,6 +14,7 @@ from mmengine.runner import Runner
 from ..datasets.samplers import TooFewImages
 from .config_checks import check_config, check_folders
 from .errors import ConfigError
+from .slurm import slurm_environment
 
 __all__ = [
     'ConfigError',
@@ -59,12 +60,14 @@ def init_processes(cfg: Config, launcher: str) -> None:
     cfg.model_wrapper_cfg.setdefault('broadcast_buffers', False)
     if torch.cuda.is_available():
         return
-    if launcher != 'pytorch':
+    if launcher == 'mpi':
         raise ConfigError(
-            f"launcher='{launcher}' needs CUDA. On a CPU use torchrun "
-            "(tools/dist_train.sh) with launcher='pytorch'."
+            "launcher='mpi' needs CUDA. On a CPU use torchrun "
+            "(tools/dist_train.sh, launcher='pytorch') or Slurm."
         )
     cfg.model_wrapper_cfg.device_ids = None
+    if launcher == 'slurm':
+        os.environ.update(slurm_environment(os.environ))
     if not torch.distributed.is_initialized():
         torch.distributed.init_process_group('gloo')
 

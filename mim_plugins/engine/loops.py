@@ -6,16 +6,16 @@ import logging
 from collections.abc import Iterator
 
 from mmengine.dataset import InfiniteSampler
-from mmengine.dist import get_world_size
-from mmengine.logging import print_log
-from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
+from mmengine.runner import (
+    BaseLoop,
+    EpochBasedTrainLoop,
+    IterBasedTrainLoop,
+)
 from mmpretrain.registry import LOOPS
-from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from .errors import ConfigError
-from .progress import accumulation_of, batch_size_of
+from .position import find_position, in_words, say
 
 
 @LOOPS.register_module()
@@ -39,7 +39,7 @@ class PretrainEpochLoop(EpochBasedTrainLoop):
             return self._train()
 
     def _train(self):
-        _find_position(self)
+        find_position(self)
         self.runner.call_hook('before_train')
         if self._iter == self._epoch * len(self.dataloader):
             self._validate(missed=True)
@@ -78,15 +78,15 @@ class PretrainEpochLoop(EpochBasedTrainLoop):
                     f'The checkpoint is in the middle of epoch '
                     f'{self._epoch + 1}, after {seen * saved["batch"]} of '
                     f'{saved["images"]} images in batches of '
-                    f'{saved["batch"]} (all processes together); {_text(now)} '
-                    'does not continue there. Use the same data set and a '
-                    'global batch that divides the images seen, or resume '
-                    'from a checkpoint at the end of an epoch.'
+                    f'{saved["batch"]} (all processes together); '
+                    f'{in_words(now)} do not continue there. Use the same '
+                    'data set and a global batch that divides the images '
+                    'seen, or resume from a checkpoint at the end of an epoch.'
                 )
         self._iter = self._epoch * now['iters'] + first
-        _say(
-            f'The checkpoint was made with {_text(saved)}, this run has '
-            f'{_text(now)}: it goes on at epoch {self._epoch + 1} after '
+        say(
+            f'The checkpoint was made with {in_words(saved)}, this run has '
+            f'{in_words(now)}: it goes on at epoch {self._epoch + 1} after '
             f'iteration {first} of {now["iters"]}, and the losses will differ '
             'from those of an uninterrupted run.',
             logging.WARNING,
@@ -101,13 +101,19 @@ class PretrainIterLoop(IterBasedTrainLoop):
     passes without a gap; after a finite pass the next one begins.
     """
 
+    def __init__(self, runner, dataloader, *args, **options):
+        BaseLoop.__init__(self, runner, dataloader)
+        loader = self.dataloader
+        super().__init__(runner, _Unread(loader), *args, **options)
+        self.dataloader = loader
+
     def run(self):
         """Train; see the class."""
         with _leaving(self.runner):
             return self._train()
 
     def _train(self):
-        _find_position(self)
+        find_position(self)
         self.runner.call_hook('before_train')
         self.runner.call_hook('before_train_epoch')
         self.dataloader_iterator = self._batches()
@@ -138,13 +144,23 @@ class PretrainIterLoop(IterBasedTrainLoop):
         _validate(self, self._iter, last, missed)
 
     def _convert(self, saved: dict, now: dict) -> None:
-        _say(
-            f'The checkpoint was made with {_text(saved)}, this run has '
-            f'{_text(now)}: it goes on at iteration {self._iter} as if all '
+        say(
+            f'The checkpoint was made with {in_words(saved)}, this run has '
+            f'{in_words(now)}: it goes on at iteration {self._iter} as if all '
             'before had been such ones, so some images come twice or not at '
             'all in this pass.',
             logging.WARNING,
         )
+
+
+class _Unread:
+    """Stands for a loader where mmengine 0.10.7 would begin to read it."""
+
+    def __init__(self, loader: DataLoader):
+        self.dataset = loader.dataset
+
+    def __iter__(self) -> Iterator:
+        return iter(())
 
 
 @contextlib.contextmanager
@@ -168,7 +184,7 @@ def batches_from(dataloader: DataLoader, first: int) -> Iterator[dict]:
         start(first * dataloader.batch_size)
         return iter(dataloader)
     if first:
-        _say(
+        say(
             f'{type(sampler).__name__} cannot start in the middle: {first} '
             'batches that were used before are read and thrown away. '
             "sampler=dict(type='PassSampler') goes on at once.",
@@ -198,79 +214,3 @@ def _validate(loop, done: int, last: bool, missed: bool) -> None:
     if missed and runner.message_hub.get_info('validated_iter') == loop.iter:
         return
     runner.val_loop.run()
-
-
-def _find_position(loop) -> None:
-    """Check and mend where a resumed run goes on; note what batches it has."""
-    runner = loop.runner
-    now = _describe(loop.dataloader)
-    saved = runner.message_hub.get_info('batches')
-    if loop._iter and saved:
-        if saved['seed'] != now['seed'] and now['seed'] is not None:
-            _say(f'Samples go on with seed {saved["seed"]} of the checkpoint.')
-            loop.dataloader.sampler.seed = now['seed'] = saved['seed']
-        if saved != now:
-            loop._convert(saved, now)
-    runner.message_hub.update_info('batches', now)
-    if isinstance(runner.model, DistributedDataParallel):
-        settle_buckets(runner.model)
-    _go_back_to_last_step(loop)
-    runner.optim_wrapper.initialize_count_status(
-        runner.model, loop._iter, loop._max_iters
-    )
-
-
-def settle_buckets(model: DistributedDataParallel) -> None:
-    """Let DDP arrange its buckets of gradients before the first iteration.
-
-    It does so once, after the first backward pass, and where a gradient lies
-    decides in which order three and more processes add it up. Without this
-    the first iteration after resuming would round otherwise. A backward pass
-    of zeros settles it.
-    """
-
-    def zero() -> Tensor:
-        terms = (p.flatten()[0] * 0 for p in model.parameters())
-        return sum(term for term in terms if term.requires_grad)
-
-    model.module.forward = zero
-    try:
-        model().backward()
-    finally:
-        del model.module.forward  # and the class's is back
-    model.zero_grad(set_to_none=True)
-
-
-def _go_back_to_last_step(loop) -> None:
-    """The gradients of a step that was not finished are in no checkpoint."""
-    unfinished = loop._iter % accumulation_of(loop.runner.optim_wrapper)
-    if not unfinished or loop._iter >= loop._max_iters:
-        return
-    loop._iter -= unfinished
-    if isinstance(loop, EpochBasedTrainLoop):
-        loop._epoch = loop._iter // len(loop.dataloader)
-    _say(
-        f'The checkpoint lies between two optimizer steps: the run goes back '
-        f'{unfinished} iteration(s), to the start of the step.'
-    )
-
-
-def _describe(dataloader: DataLoader) -> dict:
-    """What the position in a pass depends on."""
-    return {
-        'images': len(dataloader.dataset),
-        'batch': (batch_size_of(dataloader) or 0) * get_world_size(),
-        'iters': len(dataloader),
-        'seed': getattr(dataloader.sampler, 'seed', None),
-    }
-
-
-def _text(batches: dict) -> str:
-    return (
-        f'{batches["images"]} images in {batches["iters"]} batches of '
-        f'{batches["batch"]}'
-    )
-
-
-def _say(text: str, level: int = logging.INFO) -> None:
-    print_log(text, logger='current', level=level)

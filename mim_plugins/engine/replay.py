@@ -33,14 +33,14 @@ class Incident:
     Args:
         work_dir: of the run.
         iteration: its number, from 1 as in the log.
-        samples: file and :class:`SampleKey` (as a tuple) of each image of
-            this process, None where unknown.
+        samples: file and key of each image of this process, None where
+            unknown.
         losses: what this process's model logged.
     """
 
     work_dir: str
     iteration: int
-    samples: list[tuple[str | None, tuple | None]]
+    samples: list[tuple[str | None, SampleKey | None]]
     losses: dict[str, float]
 
     @property
@@ -78,7 +78,7 @@ class Incident:
             },
             'schedules': {n: value for n, _, value in self._values(runner)},
             'samples': [
-                {'file': path, **(key and SampleKey(*key)._asdict() or {})}
+                {'file': path, **({} if key is None else key._asdict())}
                 for path, key in self.samples
             ],
         }
@@ -121,10 +121,10 @@ class Incident:
                 f'{type(loader.dataset).__name__} gives its data_samples no '
                 'sample_key, as ViewDataset does, so the batch was not saved'
             )
-        samples = [loader.dataset[SampleKey(*key)] for key in keys]
+        samples = [loader.dataset[key] for key in keys]
         return {
             'inputs': loader.collate_fn(samples)['inputs'],
-            'sample_keys': keys,
+            'sample_keys': [tuple(key) for key in keys],
         }
 
 

@@ -1,6 +1,7 @@
 import argparse
 import os
 import pickle
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -123,6 +124,56 @@ def test_torchscript_is_refused(tmp_path):
     torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), path)
     with pytest.raises(UnsafeCheckpoint, match='TorchScript.*state dict'):
         load_file(path)
+
+
+def test_the_oldest_archives_are_refused(tmp_path):
+    path = tmp_path / 'old.pth'
+    with tarfile.open(path, 'w') as archive:
+        archive.addfile(tarfile.TarInfo('storages'))
+    with pytest.raises(UnsafeCheckpoint, match='old.pth.*tar archive'):
+        load_file(path)
+
+
+def test_a_name_does_not_decide_what_a_file_is(tmp_path):
+    path = tmp_path / 'file.safetensors'
+    write_torch(path, weights())
+    with pytest.raises(CheckpointError, match='no safetensors file.*pth'):
+        load_file(path)
+
+
+@pytest.mark.parametrize('write', [write_torch, write_legacy])
+def test_reading_from_the_disk_changes_no_answer(tmp_path, write):
+    good, bad = tmp_path / 'good.pth', tmp_path / 'bad.pth'
+    write(good, weights())
+    write(bad, {'meta': Touch(tmp_path / 'marker')})
+    loaded = load_file(good, mmap=True)
+    assert torch.equal(loaded['layer.weight'], weights()['layer.weight'])
+    with pytest.raises(UnsafeCheckpoint):
+        load_file(bad, mmap=True)
+
+
+def test_a_flipped_bit_is_damage_and_no_attack(tmp_path):
+    path = tmp_path / 'epoch_3.pth'
+    torch.save({'args': argparse.Namespace(a=1)}, path)
+    content = path.read_bytes()
+    assert content.count(b'Namespace') == 1
+    path.write_bytes(content.replace(b'Namespace', b'Namespabe'))
+    with pytest.raises(CheckpointError, match='copy it again') as error:
+        load_file(path)
+    assert type(error.value) is CheckpointError
+
+
+@pytest.mark.parametrize('place', range(1, 23))
+def test_any_damage_at_the_end_of_an_archive_is_named(tmp_path, place):
+    path = tmp_path / 'file.pth'
+    torch.save(weights(), path)
+    content = bytearray(path.read_bytes())
+    content[-place] ^= 0xFF
+    path.write_bytes(content)
+    try:
+        load_file(path)
+    except CheckpointError as error:
+        assert 'file.pth' in str(error)
 
 
 def make_checkpoint():

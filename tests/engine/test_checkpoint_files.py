@@ -9,7 +9,7 @@ import pytest
 import torch
 from mmengine.fileio import get_file_backend
 
-from mim_plugins.checkpoints import CheckpointError
+from mim_plugins.checkpoints import CheckpointError, UnsafeCheckpoint
 from mim_plugins.engine import checkpoint_files
 from mim_plugins.engine.checkpoint_files import (
     BACKEND,
@@ -167,14 +167,14 @@ def test_a_damaged_newest_file_is_named_and_passed_over(harm, tmp_path):
     assert len(said) == 1 and 'iter_12.pth' in said[0]
 
 
-def test_a_file_that_could_run_code_is_passed_over(tmp_path):
+def test_a_file_that_could_run_code_is_refused(tmp_path):
+    """It is not damaged: somebody put it there."""
     save(tmp_path, 'epoch_1.pth', 5)
     torch.save(
         {'meta': {'iter': 9, 'time': shutil.rmtree}}, tmp_path / 'epoch_2.pth'
     )
-    said = []
-    assert find(tmp_path, said) == 'epoch_1.pth'
-    assert 'could run code' in said[0]
+    with pytest.raises(UnsafeCheckpoint, match='could run code'):
+        find(tmp_path)
 
 
 def test_nothing_but_damaged_files_is_an_error(tmp_path):

@@ -23,7 +23,7 @@ from toy_resume import (
 )
 
 from mim_plugins.datasets import PassSampler
-from mim_plugins.engine import loops
+from mim_plugins.engine import position
 from mim_plugins.engine.loops import batches_from
 
 
@@ -236,7 +236,7 @@ def test_nothing_is_read_and_thrown_away(options):
 def test_other_samplers_read_what_comes_before(monkeypatch):
     said = []
     monkeypatch.setattr(
-        loops, 'print_log', lambda text, **_: said.append(text)
+        position, 'print_log', lambda text, **_: said.append(text)
     )
     expected = list(batches_from(loader_of(DefaultSampler), 0))
     assert not said

@@ -90,11 +90,12 @@ def test_a_run_stops_and_keeps_what_explains_it(
 ):
     options = {
         'optim_wrapper.precision': precision,
+        'default_hooks.schedules.schedules.patch_temperature.warm': 0.07,
         'model.student.drop_path_rate': 0.5,
         **BY_ITERATION,
     }
     if precision == 'fp16':
-        options['optim_wrapper.scaler'] = {'init_scale': 64.0}
+        options['optim_wrapper.scaler'] = {'init_scale': 1.0}
     runner, states, message = run(tmp_path, images, breaks, **options)
     assert runner.iter == 3  # no checkpoint of iteration 4, nor a fifth
     assert_kept(tmp_path, 4, states[3])
@@ -122,6 +123,21 @@ def test_a_run_stops_and_keeps_what_explains_it(
 def assert_same_losses(again, report):
     for name, value in report['losses'].items():
         assert str(again[name]) == str(value), name
+
+
+@pytest.mark.parametrize('by_epoch', [False, True])
+def test_nothing_is_saved_by_the_hook_of_mmengine_either(
+    images, tmp_path, by_epoch
+):
+    """Logged at 3 only."""
+    options = {
+        'default_hooks.checkpoint.type': 'CheckpointHook',
+        'default_hooks.checkpoint.by_epoch': by_epoch,
+        'default_hooks.checkpoint.interval': 1 if by_epoch else 4,
+    }
+    _, states, _ = run(tmp_path, images, **options)
+    assert len(states) - 1 == (5 if by_epoch else 4)
+    assert not list(tmp_path.glob('*.pth'))
 
 
 def test_the_batch_is_the_one_that_was_used(images, tmp_path):

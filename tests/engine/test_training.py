@@ -212,6 +212,7 @@ def test_accumulation_moves_everything_once_per_step(tmp_path, accumulation):
     assert state['step'] == steps
 
 
+@pytest.mark.usefixtures('safe_reading')
 def test_a_resumed_run_continues_the_same_schedules(tmp_path):
     whole, part = tmp_path / 'whole', tmp_path / 'part'
     for folder in (whole, part):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from mmengine.config import Config
-from mmengine.runner import Runner
+from mmengine.runner import CheckpointLoader, Runner
 from PIL import Image
 from toy_features import toy_config
 
@@ -18,6 +18,8 @@ def run_script(name, *arguments, monkeypatch):
     # The scripts change these for their own process.
     monkeypatch.setenv('TORCH_FORCE_WEIGHTS_ONLY_LOAD', '1')
     monkeypatch.setenv('LOCAL_RANK', '0')
+    schemes = dict(CheckpointLoader._schemes)
+    monkeypatch.setattr(CheckpointLoader, '_schemes', schemes)
     monkeypatch.setattr('sys.path', __import__('sys').path.copy())
     spec = importlib.util.spec_from_file_location(
         f'script_{name}', TOOLS / f'{name}.py'

@@ -40,6 +40,8 @@ def make_environment(target: Path) -> None:
 
 
 def site_packages() -> Path:
+    if '--target' in ARGUMENTS:
+        return Path(option('--target'))
     (found,) = SELF.parent.parent.glob('lib/python3*/site-packages')
     return found
 
@@ -90,7 +92,7 @@ def pip_install() -> None:
     pinned = dict(pin.split('==') for pin in pins)
     for requirement in wanted:
         name, oldest = re.match(
-            r'([\w-]+)(?:>=([\d.]+))?', requirement
+            r'([\w-]+)(?:[>=]=([\d.]+))?', requirement
         ).groups()
         put(name, pinned.get(name, oldest or '1.0'))
     if '--editable' in ARGUMENTS:
@@ -118,6 +120,7 @@ def main() -> None:
         sys.exit(BEHAVIOUR['import'])  # a text is printed, and means failure
     else:
         names = ('MIM_STARTED', 'OMP_NUM_THREADS', 'OMP_WAIT_POLICY')
+        names += ('VIRTUAL_ENV',)
         record(environment={name: os.environ.get(name) for name in names})
         sys.exit(BEHAVIOUR['exit'].get(ARGUMENTS[1], 0))
 

@@ -76,6 +76,7 @@ def test_workers_leave_by_themselves_and_their_code_arrives(
     )
 
 
+@pytest.mark.full
 def test_another_code_is_a_failure(tmp_path):
     process = start(tmp_path, '3')
     wait_for(both(tmp_path, 'ready'), process)
@@ -85,6 +86,7 @@ def test_another_code_is_a_failure(tmp_path):
     assert 'exitcode  : 3' in out
 
 
+@pytest.mark.full
 def test_a_terminals_interrupt_ends_all(tmp_path):
     process = start(tmp_path, '75')
     wait_for(both(tmp_path, 'ready'), process)

@@ -6,6 +6,7 @@
     python environment.py version|pin DISTRIBUTION
     python environment.py ops [WHEEL]                'yes' or nothing
     python environment.py forget MARKER              unfinished ones
+    python environment.py share FOLDER               links, for upstream.sh
 
 FILE is a name in ``requirements/``. Runs before anything is installed, so it
 needs the standard library alone. ``--keep`` is for an environment that is
@@ -130,6 +131,8 @@ def key(files: list[str]) -> str:
             facts.append(f'{name} {bool(version(name))}')
     if 'downstream' in files:
         facts.append(f'ops {has_ops()}')
+    if 'upstream' in files:
+        facts += [str(path) for path in shared()]
     digest.update('\n'.join(facts).encode())
     return digest.hexdigest()
 
@@ -155,6 +158,35 @@ def forget(marker: str) -> list[str]:
     return result
 
 
+def shared() -> list[Path]:
+    """All that is installed, the mm libraries and their metadata apart."""
+    libraries = [
+        library
+        for library in load_compat().LIBRARIES
+        if library.module not in ('torch', 'torchvision')
+    ]
+    names = [name for library in libraries for name in library.distributions]
+    result = {}
+    for folder in map(Path, sys.path):
+        if folder.name not in ('site-packages', 'dist-packages'):
+            continue  # the standard library
+        skipped = {'__pycache__', *(library.module for library in libraries)}
+        for dist in metadata.distributions(path=[str(folder)]):
+            if str(dist.metadata['Name']).lower().replace('_', '-') in names:
+                skipped |= {file.parts[0] for file in dist.files or ()}
+        for path in sorted(folder.iterdir()):
+            if path.name not in skipped:
+                result.setdefault(path.name, path)
+    return list(result.values())
+
+
+def share(folder: Path) -> None:
+    """Link what is shared into a folder; what it has already stays."""
+    for path in shared():
+        if not (folder / path.name).exists():
+            (folder / path.name).symlink_to(path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument('question')
@@ -169,6 +201,7 @@ def main() -> None:
         'pin': lambda: [pinned(args.names[0])],
         'ops': lambda: ['yes'] if has_ops(*args.names) else [],
         'forget': lambda: forget(args.names[0]),
+        'share': lambda: share(Path(args.names[0])) or [],
     }
     print('\n'.join(answers[args.question]()))
 

@@ -5,10 +5,14 @@ from collections.abc import Sequence
 import torch
 import torch.nn as nn
 from mmcv.cnn.bricks.drop import DropPath
+from mmengine.model import PretrainedInit
+from mmengine.registry import WEIGHT_INITIALIZERS
 from mmpretrain.models.backbones import VisionTransformer
 from mmpretrain.registry import MODELS
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+
+from mim_plugins.checkpoints import load_pretrained
 
 from .attention import attention_weights, select_attention
 from .block import run_block
@@ -50,6 +54,10 @@ class MaskedVisionTransformer(VisionTransformer):
     As everywhere in mmengine, weights get their starting values in
     ``init_weights()``: truncated normal of deviation 0.02 for linear
     weights, [CLS] and position embedding, zero for biases and mask token.
+    Then ``init_cfg=dict(type='Pretrained', checkpoint=...)`` loads a file of
+    any kind that :func:`load_pretrained` reads, without running what is in it;
+    of a file with two networks the teacher's, or the student's with
+    ``prefix='student'``.
 
     Source: iBOT, section 3.1; start values are the official code's.
     """
@@ -106,10 +114,14 @@ class MaskedVisionTransformer(VisionTransformer):
             self.register_parameter('mask_token', None)
 
     def init_weights(self) -> None:
-        """Draw the starting values (or load those of ``init_cfg``)."""
-        super().init_weights()
-        if (self.init_cfg or {}).get('type') == 'Pretrained':
-            return
+        """Draw the starting values, then load the file of ``init_cfg``.
+
+        Raises:
+            CheckpointMismatch: the file's backbone is of another size.
+            CheckpointError: the file is missing, damaged, could run code, or
+                holds no such backbone.
+        """
+        files = self._init_others()
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.trunc_normal_(module.weight, std=0.02)
@@ -120,6 +132,21 @@ class MaskedVisionTransformer(VisionTransformer):
             nn.init.trunc_normal_(self.cls_token, std=0.02)
         if self.mask_token is not None:
             nn.init.zeros_(self.mask_token)
+        for file in files:
+            load_pretrained(self, file.checkpoint, file.prefix)
+
+    def _init_others(self) -> list[PretrainedInit]:
+        """mmengine's part but for the files, whose code it would run."""
+        init_cfg = self.init_cfg
+        parts = [init_cfg] if isinstance(init_cfg, dict) else init_cfg or []
+        kinds = ('Pretrained', PretrainedInit)
+        files = [part for part in parts if part['type'] in kinds]
+        self.init_cfg = [part for part in parts if part not in files]
+        try:
+            super().init_weights()
+        finally:
+            self.init_cfg = init_cfg
+        return [WEIGHT_INITIALIZERS.build(part) for part in files]
 
     def train(self, mode: bool = True) -> 'MaskedVisionTransformer':
         """As in torch; frozen stages stay in evaluation mode."""

@@ -36,7 +36,10 @@ class EMATeacher(BaseModule):
     ):
         super().__init__()
         self.momentum = momentum
-        backbone = dict(student, mask_token=False, drop_path_rate=0.0)
+        # no file of its own: it starts as a copy of the student
+        backbone = dict(
+            student, mask_token=False, drop_path_rate=0.0, init_cfg=None
+        )
         self.backbone = MODELS.build(backbone)
         self.head = None
         if head is not None:

@@ -66,8 +66,7 @@ def test_other_places_than_folders_are_refused(options):
         AtomicCheckpointHook(**options)
 
 
-@pytest.mark.parametrize('keep', [1, 2, -1])
-@pytest.mark.parametrize('by_epoch', [True, False])
+@pytest.mark.parametrize('keep, by_epoch', [(1, True), (2, False), (-1, True)])
 def test_the_newest_are_kept(keep, by_epoch, tmp_path):
     interval = 1 if by_epoch else 6
     train(
@@ -183,6 +182,7 @@ def test_a_damaged_newest_is_named_and_the_one_before_used(tmp_path):
     check_whole(tmp_path / 'epoch_2.pth')
 
 
+@pytest.mark.full
 def test_all_damaged_is_an_error(tmp_path):
     train(tmp_path, 2)
     for name in files(tmp_path):

@@ -60,11 +60,10 @@ def stop(folder, signals, **changes):
     return torch.load(path, weights_only=False)['meta']
 
 
-@pytest.mark.parametrize('number', SIGNALS)
-def test_a_signal_saves_and_exits(number, tmp_path):
-    meta = stop(tmp_path, {'iteration': 8, 'numbers': [number]})
+def test_a_signal_saves_and_exits(tmp_path):
+    meta = stop(tmp_path, {'iteration': 8, 'numbers': [signal.SIGUSR1]})
     assert (meta['epoch'], meta['iter']) == (1, 8)
-    assert signal.Signals(number).name in log_of(tmp_path)
+    assert 'Got SIGUSR1' in log_of(tmp_path)
 
 
 def test_mmengines_own_loops_are_left_as_well(tmp_path):
@@ -74,11 +73,6 @@ def test_mmengines_own_loops_are_left_as_well(tmp_path):
         train_cfg={'type': 'EpochBasedTrainLoop', 'max_epochs': 2},
     )
     assert meta['iter'] == 8
-
-
-def test_more_than_one_signal(tmp_path):
-    meta = stop(tmp_path, {'iteration': 2, 'numbers': [*SIGNALS, *SIGNALS]})
-    assert meta['iter'] == 2
 
 
 def test_training_goes_on_to_the_interval(tmp_path):

@@ -82,7 +82,9 @@ def test_a_backbone_alone_leaves_the_heads(trained, tmp_path, images):
 def test_another_number_of_prototypes_is_refused(trained, tmp_path, images):
     path = tmp_path / 'checkpoint.pth'
     torch.save(ours_to_ibot(trained.state_dict()), path)
-    with pytest.raises(CheckpointMismatch, match='6 weights have another shape'):
+    with pytest.raises(
+        CheckpointMismatch, match='6 weights have another shape'
+    ):
         loaded(
             tmp_path / 'second',
             images,

@@ -1,4 +1,5 @@
 import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +9,11 @@ from mmpretrain.models.backbones import VisionTransformer
 from mmpretrain.registry import MODELS
 
 import mim_plugins  # noqa: F401
+from mim_plugins.checkpoints import (
+    CheckpointError,
+    CheckpointMismatch,
+    UnsafeCheckpoint,
+)
 
 ARCH = {
     'embed_dims': 24,
@@ -17,15 +23,19 @@ ARCH = {
 }
 
 
-def make_vit(seed=0, **kwargs):
-    torch.manual_seed(seed)
+def build(**kwargs):
     config = {
         'type': 'MaskedVisionTransformer',
         'arch': ARCH,
         'img_size': 32,
         'patch_size': 8,
     }
-    vit = MODELS.build({**config, **kwargs})
+    return MODELS.build({**config, **kwargs})
+
+
+def make_vit(seed=0, **kwargs):
+    torch.manual_seed(seed)
+    vit = build(**kwargs)
     vit.init_weights()
     with torch.no_grad():  # start values hide mistakes: make them large
         for param in vit.parameters():
@@ -281,6 +291,55 @@ def test_start_values_are_the_official_ones():
     for table in tables:
         assert table.std().item() == pytest.approx(0.02, rel=0.25)
     assert not vit.mask_token.any()
+
+
+@pytest.mark.parametrize('as_list', [False, True])
+def test_pretrained_weights_are_loaded(tmp_path, as_list):
+    """Of both networks the teacher's; the mask token keeps its start."""
+    path = tmp_path / 'pretraining.pth'
+    student, teacher = make_vit(1), make_vit(2, mask_token=False)
+    state = {f'student.{k}': v for k, v in student.state_dict().items()}
+    for name, value in teacher.state_dict().items():
+        state[f'teacher.backbone.{name}'] = value
+    torch.save({'state_dict': state}, path)
+    for prefix, source in ((None, teacher), ('student', student)):
+        init_cfg = {'type': 'Pretrained', 'checkpoint': str(path)}
+        if prefix:
+            init_cfg['prefix'] = prefix
+        vit = build(init_cfg=[init_cfg] if as_list else init_cfg)
+        before = vit.init_cfg
+        vit.init_weights()
+        assert vit.init_cfg == before
+        loaded = vit.state_dict()
+        for name, value in source.state_dict().items():
+            assert torch.equal(loaded.pop(name), value)
+        assert not any(value.any() for value in loaded.values())
+
+
+class Touch:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return Path.touch, (self.marker,)
+
+
+def test_pretrained_weights_that_are_refused(tmp_path):
+    path, marker = tmp_path / 'file.pth', tmp_path / 'marker'
+    init_cfg = {'type': 'Pretrained', 'checkpoint': str(path)}
+    state = make_vit().state_dict()
+    torch.save({'state_dict': state, 'meta': Touch(marker)}, path)
+    with pytest.raises(UnsafeCheckpoint, match='file.pth was not loaded'):
+        build(init_cfg=init_cfg).init_weights()
+    assert not marker.exists()
+    torch.save(state, path)
+    with pytest.raises(CheckpointMismatch, match='width 24 .* width 48'):
+        wider = {**ARCH, 'embed_dims': 48}
+        build(init_cfg=init_cfg, arch=wider).init_weights()
+    with pytest.raises(CheckpointError, match=r"init_cfg.prefix is 'neck\.'"):
+        build(init_cfg={**init_cfg, 'prefix': 'neck.'}).init_weights()
 
 
 def test_table_of_another_size_is_interpolated_on_loading():
