@@ -26,8 +26,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         nargs='?',
         const='auto',
         metavar='CHECKPOINT',
-        help='go on from the newest whole checkpoint of the work folder, or '
-        'from the one that is named',
+        help='go on from the newest whole checkpoint of the work folder (at '
+        'the first start, from load_from of the config), or from the one '
+        'that is named',
     )
     parser.add_argument(
         '--amp',
@@ -86,8 +87,7 @@ def train(args: argparse.Namespace) -> None:
     if args.amp:
         launch.set_precision(cfg, args.amp)
     if args.resume:
-        cfg.resume = True
-        cfg.load_from = None if args.resume == 'auto' else args.resume
+        launch.set_resume(cfg, args.resume)
     launch.check_config(cfg)
     launch.check_folders(cfg)
     launch.init_processes(cfg, args.launcher)

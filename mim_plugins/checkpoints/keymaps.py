@@ -1,9 +1,9 @@
 """Parameter names of official iBOT and DINO files, and of this project.
 
 Backbones go between the names of the official encoder, which are timm's of
-its time, and mmpretrain's.  Heads go between ``weight_g`` / ``weight_v`` of a weight-
-normalised layer and the plain ``scale`` / ``weight`` used here.  Values stay
-as they are, so that each map undoes the other exactly.
+its time, and mmpretrain's.  Heads go between ``weight_g`` / ``weight_v`` of a
+weight-normalised layer and the plain ``scale`` / ``weight`` used here.  Values
+stay as they are, so that each map undoes the other exactly.
 """
 
 import re

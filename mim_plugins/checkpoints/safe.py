@@ -118,7 +118,7 @@ def _check_kind(path: str) -> None:
     if _is_archive(path):
         _check_archive(path)
     elif _is_old_archive(path):
-        # torch before 2.6 unpickles it without the limits of weights_only
+        # as torch 2.6 and later do themselves
         raise UnsafeCheckpoint(
             f'{path} was not loaded: it is a tar archive, the oldest format '
             'of torch, and could run code. If you trust its source, load it '

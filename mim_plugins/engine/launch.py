@@ -26,6 +26,7 @@ __all__ = [
     'prepare_training',
     'set_data_root',
     'set_precision',
+    'set_resume',
     'set_work_dir',
 ]
 
@@ -96,6 +97,23 @@ def set_data_root(cfg: Any, data_root: str) -> int:
     elif isinstance(cfg, (list, tuple)):
         count = sum(set_data_root(item, data_root) for item in cfg)
     return count
+
+
+def set_resume(cfg: Config, checkpoint: str) -> None:
+    """Go on from a checkpoint, or from the newest one (``'auto'``).
+
+    Where there is none yet, the run starts as it would without: from
+    ``load_from`` if the config names it. So one command serves to start and
+    to go on.
+    """
+    cfg.resume = True
+    hook = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
+    if checkpoint != 'auto':
+        cfg.load_from = checkpoint
+    elif hook.get('type') == 'AtomicCheckpointHook':
+        cfg.resume = 'auto'
+    else:  # mmengine would resume from it
+        cfg.load_from = None
 
 
 def set_precision(cfg: Config, precision: str) -> None:

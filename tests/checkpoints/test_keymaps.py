@@ -16,6 +16,7 @@ from mim_plugins.checkpoints import (
     ours_to_ibot_backbone,
     ours_to_ibot_head,
 )
+from mim_plugins.checkpoints.timm import timm_to_ours
 
 
 def official_backbone(depth=2, dim=8, masked=True, gammas=False):
@@ -138,7 +139,7 @@ def test_timm_layer_scale_is_read():
         for name, value in official.items()
     }
     assert 'blocks.0.ls1.gamma' in timm
-    assert_same(ibot_backbone_to_ours(timm), ibot_backbone_to_ours(official))
+    assert_same(timm_to_ours(timm), ibot_backbone_to_ours(official))
 
 
 @pytest.mark.parametrize('layers', [1, 2, 3, 4])

@@ -37,6 +37,23 @@ def test_none_switches_any_other_hook_off(tmp_path):
     assert 'NMIHook' in names and 'DiagnosticsHook' not in names
 
 
+@pytest.mark.parametrize(
+    'asked, hook, expected',
+    [
+        ('auto', 'AtomicCheckpointHook', ('auto', 'start.pth')),
+        ('auto', 'CheckpointHook', (True, None)),
+        ('named.pth', 'AtomicCheckpointHook', (True, 'named.pth')),
+    ],
+)
+def test_resume_leaves_load_from_for_the_first_start(
+    asked, hook, expected, tmp_path
+):
+    cfg = tiny_config(tmp_path, checkpoint=dict(type=hook))
+    cfg.load_from = 'start.pth'
+    launch.set_resume(cfg, asked)
+    assert (cfg.resume, cfg.load_from) == expected
+
+
 def test_data_root_reaches_every_data_set():
     cfg = Config(
         dict(

@@ -235,7 +235,7 @@ def arguments(way, file, configs, work_dir):
         'head': [*options, *pretrained('head', file)],
         'test': ['test', plain, file, '--work-dir', work_dir],
         'test untrained': [*untrained, '--cfg-options',
-                           *pretrained('student', file)],
+                           *pretrained('head', file)],
         'export': ['export_backbone', file, work_dir / 'out.pth'],
         'convert': ['convert_checkpoint', file, work_dir / 'out.pth',
                     '--to', 'ibot'],
@@ -290,14 +290,6 @@ def test_these_files_do_harm_a_reader_that_trusts_them(kind, tmp_path):
         except TypeError:  # no such tar archive was ever written
             assert kind == 'tar.pth'
     assert marker.exists()
-
-
-def test_a_torchscript_file_is_refused_with_what_to_do(
-    call, configs, tmp_path
-):
-    path, _ = write(tmp_path, 'script.pt', {})
-    with pytest.raises(SystemExit, match='TorchScript.*state_dict'):
-        call('export_backbone', path, tmp_path / 'out.pth')
 
 
 def test_files_of_this_project_are_read(call, configs, ours, tmp_path):

@@ -259,7 +259,7 @@ def test_checkpoints_of_another_size_or_another_kind(tool, tmp_path):
     other = tmp_path / 'other.pth'
     torch.save({'state_dict': {'conv.weight': torch.ones(1)}}, other)
     text = refusal(tool, {'load_from': other})
-    assert 'of the model are not in the file' in text
+    assert 'holds no vision transformer' in text
 
 
 def test_unreadable_images_are_replaced_listed_and_limited(

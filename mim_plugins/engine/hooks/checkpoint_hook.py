@@ -28,7 +28,9 @@ class AtomicCheckpointHook(CheckpointHook):
     pointer ``last_checkpoint`` follows; then what is beyond
     ``max_keep_ckpts`` goes. The same holds for ``save_best``. Resuming
     without a named file (``--resume``, ``resume=True``) takes the whole
-    checkpoint of the latest iteration, the same one in all processes.
+    checkpoint of the latest iteration, the same one in all processes.  With
+    ``resume='auto'`` so it does whatever ``load_from`` says, which is where
+    the run starts if there is no checkpoint yet.
 
     Args:
         **options: those of mmengine's CheckpointHook, for local folders:
@@ -69,19 +71,20 @@ class AtomicCheckpointHook(CheckpointHook):
         path, problem = answer
         if problem:
             raise CheckpointError(problem)
-        runner._load_from = path
-        if path is None:
-            runner._resume = False
-            runner.logger.info(
-                f'Nothing to resume from in {self._folder(runner)}: the '
-                'training starts from the beginning.'
-            )
-        else:
+        runner._resume = path is not None
+        if path is not None:
+            runner._load_from = path
             runner.logger.info(f'Resuming from {path}.')
+            return
+        start = runner._load_from or 'the beginning'
+        runner.logger.info(
+            f'Nothing to resume from in {self._folder(runner)}: the training '
+            f'starts from {start}.'
+        )
 
     def _to_resume(self, runner) -> str | None:
         path = runner._load_from
-        if path is None:
+        if path is None or runner._resume == 'auto':
             path = newest_whole(
                 self._folder(runner),
                 osp.join(runner.work_dir, POINTER),

@@ -205,6 +205,20 @@ def test_without_checkpoints_it_starts_afresh(tmp_path):
     assert runner.epoch == 1
 
 
+def test_a_run_starts_from_load_from_and_goes_on_by_itself(tmp_path):
+    first, second = tmp_path / 'first', tmp_path / 'second'
+    train(first, 1)
+    start = str(first / 'epoch_1.pth')
+    options = {'resume': 'auto', 'load_from': start}
+    runner = train(second, 1, **options)
+    assert f'Nothing to resume from in {second}' in log_of(second)
+    assert f'Load checkpoint from {start}' in log_of(second)
+    assert runner.epoch == 1
+    runner = train(second, 2, **options)
+    assert f'Resuming from {second}/epoch_1.pth' in log_of(second)
+    assert runner.epoch == 2
+
+
 def test_another_folder_for_checkpoints_is_resumed_from(tmp_path):
     hook = {'out_dir': str(tmp_path / 'large')}
     train(tmp_path / 'run', 1, hook=hook)

@@ -10,6 +10,7 @@ from toy_runs import make_images, toy_runner
 from mim_plugins.checkpoints import (
     CheckpointMismatch,
     convert,
+    load_file,
     ours_to_ibot,
 )
 
@@ -77,6 +78,22 @@ def test_a_backbone_alone_leaves_the_heads(trained, tmp_path, images):
     assert torch.equal(
         model.head.last_layer.weight, model.teacher.head.last_layer.weight
     )
+
+
+def test_training_goes_on_from_a_backbone(trained, tmp_path, images):
+    whole, path = tmp_path / 'whole.pth', tmp_path / 'backbone.pth'
+    torch.save({'state_dict': copy.deepcopy(trained.state_dict())}, whole)
+    convert(whole, path, 'timm')
+    runner = toy_runner(tmp_path / 'run', images, load_from=str(path))
+    runner.train()
+    assert runner.iter == 5
+    saved = load_file(tmp_path / 'run' / 'epoch_1.pth')['state_dict']
+    assert all(value.isfinite().all() for value in saved.values())
+    name = 'layers.1.attn.qkv.weight'
+    start = trained.teacher.backbone.state_dict()[name]
+    for place in ('student', 'teacher.backbone'):
+        moved = (saved[f'{place}.{name}'] - start).abs().max()
+        assert 0 < moved < 0.1
 
 
 def test_another_number_of_prototypes_is_refused(trained, tmp_path, images):

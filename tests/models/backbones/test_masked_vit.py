@@ -335,7 +335,7 @@ def test_pretrained_weights_that_are_refused(tmp_path):
         build(init_cfg=init_cfg).init_weights()
     assert not marker.exists()
     torch.save(state, path)
-    with pytest.raises(CheckpointMismatch, match='width 24 .* width 48'):
+    with pytest.raises(CheckpointMismatch, match='width 24;.*width 48'):
         wider = {**ARCH, 'embed_dims': 48}
         build(init_cfg=init_cfg, arch=wider).init_weights()
     with pytest.raises(CheckpointError, match=r"init_cfg.prefix is 'neck\.'"):
