@@ -74,7 +74,7 @@ def test_torch_and_the_mm_libraries_come_by_extras_alone(wheel):
     plain = [r for r in requirements if 'extra' not in r]
     assert plain and not [r for r in plain if 'torch' in r or 'mm' in r]
     extras = set(message.get_all('Provides-Extra'))
-    assert extras == {'torch', 'mm', 'downstream', 'test'}
+    assert extras == {'torch', 'mm', 'downstream', 'huggingface', 'test'}
     assert [r for r in requirements if r.startswith('onedl-mmpretrain')]
 
 

@@ -105,13 +105,15 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     from mim_plugins.checkpoints import CheckpointError
     from mim_plugins.compat import read_checkpoints_safely
-    from mim_plugins.engine.launch import ConfigError
+    from mim_plugins.engine.launch import ConfigError, finish_processes
 
     read_checkpoints_safely()
     try:
         evaluate(args)
     except (CheckpointError, ConfigError, FileNotFoundError) as error:
         sys.exit(f'{type(error).__name__}: {error}')
+    if args.launcher != 'none':
+        finish_processes()
 
 
 if __name__ == '__main__':

@@ -1,7 +1,6 @@
 """Train a model: ``python tools/train.py CONFIG [options]``."""
 
 import argparse
-import multiprocessing
 import os
 import sys
 
@@ -103,16 +102,6 @@ def train(args: argparse.Namespace) -> None:
         launch.prepare_training(launch.build_runner(cfg)).train()
 
 
-def leave_at_once(code: int) -> None:
-    """All processes at the same moment: srun kills those that come later,
-    and reports that instead of the code."""
-    for worker in multiprocessing.active_children():
-        worker.kill()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     import mim_plugins  # noqa: F401  (registers the parts)
@@ -121,7 +110,11 @@ def main(argv: list[str] | None = None) -> None:
     from mim_plugins.datasets.transforms import UnreadableImage
     from mim_plugins.engine.hooks import NonFiniteLoss
     from mim_plugins.engine.hooks.preemption_hook import EXIT_CODE
-    from mim_plugins.engine.launch import ConfigError
+    from mim_plugins.engine.launch import (
+        ConfigError,
+        finish_processes,
+        leave_at_once,
+    )
 
     read_checkpoints_safely()
     try:
@@ -140,8 +133,12 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(f'{name}: {sentence}')
     except SystemExit as stop:
         if stop.code == EXIT_CODE:
+            # at the same moment as the others: srun kills those that come
+            # later, and reports that instead of the code
             leave_at_once(stop.code)
         raise
+    if args.launcher != 'none':
+        finish_processes()
 
 
 if __name__ == '__main__':

@@ -71,7 +71,8 @@ def load_file(
                 mmap=mmap and _is_archive(path),
             )
     except pickle.UnpicklingError as error:
-        if _is_complete(path):
+        # torch 2.4 raises this for missing weights, too
+        if _is_complete(path) and 'unexpected EOF' not in str(error):
             raise UnsafeCheckpoint(
                 f'{path} was not loaded: it holds more than weights '
                 f'({_reason(error)}) and could run code. If you trust its '

@@ -1,8 +1,11 @@
 """What ``tools/train.py`` does, for use from Python."""
 
 import copy
+import logging
+import multiprocessing
 import os
 import os.path as osp
+import sys
 from typing import Any
 
 import torch
@@ -22,6 +25,8 @@ __all__ = [
     'check_config',
     'check_folders',
     'dry_run',
+    'finish_processes',
+    'leave_at_once',
     'init_processes',
     'prepare_training',
     'set_data_root',
@@ -191,3 +196,26 @@ def dry_run(cfg: Config, log: Any = print) -> Runner:
     )
     log(f'Work folder: {os.path.abspath(cfg.work_dir)} (nothing was trained)')
     return runner
+
+
+def finish_processes() -> None:
+    """End this process with code 0 as soon as all of its group are done.
+
+    Nothing where there is no group.  Python's own way out takes gloo's
+    threads down while other processes still talk to them, which aborts a
+    process now and then (SIGABRT), after all is saved.
+    """
+    if not torch.distributed.is_initialized():
+        return
+    torch.distributed.barrier()
+    logging.shutdown()
+    leave_at_once(0)
+
+
+def leave_at_once(code: int) -> None:
+    """End this process and its workers, without Python's clearing up."""
+    for worker in multiprocessing.active_children():
+        worker.kill()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import sys
 
 import pytest
 import torch
@@ -137,6 +138,19 @@ def test_config_of_a_hugging_face_folder_is_kept(tmp_path):
     (source / 'config.json').write_text('{')
     with pytest.raises(CheckpointError, match='config.json could not be read'):
         convert(source, out, 'huggingface')
+
+
+def test_a_missing_library_is_named(tmp_path, monkeypatch):
+    path = save(timm_state(), tmp_path / 'timm.pth')
+    out = tmp_path / 'out.safetensors'
+    convert(path, out, 'timm')
+    monkeypatch.setitem(sys.modules, 'safetensors', None)
+    monkeypatch.setitem(sys.modules, 'safetensors.torch', None)
+    with pytest.raises(CheckpointError, match='pip install safetensors'):
+        load_file(out)
+    with pytest.raises(CheckpointError, match='pip install safetensors'):
+        convert(path, tmp_path / 'two.safetensors', 'timm')
+    assert not (tmp_path / 'two.safetensors').exists()
 
 
 def file_of(kind, folder):

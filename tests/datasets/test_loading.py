@@ -9,6 +9,7 @@ from torchvision.transforms import functional as F
 
 from mim_plugins.datasets import LoadImage, ResizeShortEdge
 from mim_plugins.datasets.transforms import UnreadableImage
+from mim_plugins.datasets.transforms.decoding import to_rgb
 
 
 def gradient(height=12, width=20):
@@ -39,12 +40,18 @@ def test_png_is_read_exactly(tmp_path):
     np.testing.assert_array_equal(array, np.array(image))
 
 
-@pytest.mark.parametrize('mode', ['1', 'L', 'P', 'CMYK', 'YCbCr'])
+@pytest.mark.parametrize('mode', ['1', 'L', 'P', 'CMYK'])
 def test_modes_become_rgb(tmp_path, mode):
     image = gradient().convert(mode)
     path = save(tmp_path, image, 'a.tif')
     assert Image.open(path).mode == mode
     np.testing.assert_array_equal(load(path), np.array(image.convert('RGB')))
+
+
+def test_ycbcr_becomes_rgb():
+    # in memory: Pillow before 13 cannot read such a file of its own
+    image = gradient().convert('YCbCr')
+    np.testing.assert_array_equal(to_rgb(image), image.convert('RGB'))
 
 
 @pytest.mark.parametrize('mode', ['P', 'L', 'RGB'])

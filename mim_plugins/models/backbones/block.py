@@ -6,7 +6,7 @@ tokens only whose output is wanted.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 import numpy as np
@@ -75,7 +75,7 @@ def attend(
 ) -> Tensor:
     """Attention of mmpretrain's module before its projection, (B, N, D)."""
     normed = norm(tokens)
-    with _made_again(normed, partial(norm, tokens), recompute):
+    with _kept_as(normed, partial(norm, tokens), recompute):
         qkv = attn.qkv(normed)
     qkv = qkv.unflatten(-1, (3, attn.num_heads, -1)).permute(2, 0, 3, 1, 4)
     dropout = attn.attn_drop if attn.training else 0.0
@@ -93,10 +93,10 @@ def feed_forward(
         return ffn.gamma2(ffn.layers(norm(tokens)))
     (first, activation, dropout), second, last_dropout = ffn.layers
     normed = norm(tokens)
-    with _made_again(normed, partial(norm, tokens), recompute):
+    with _kept_as(normed, partial(norm, tokens), recompute):
         hidden = first(normed)
     active = activation(hidden)
-    with _made_again(active, partial(activation, hidden), recompute):
+    with _kept_as(active, partial(activation, hidden), recompute):
         # without dropout, which hands its input on, `active` is what is kept
         out = second(dropout(active))
     return ffn.gamma2(last_dropout(out))
@@ -107,14 +107,18 @@ def pick(tokens: Tensor, rows: Tensor) -> Tensor:
     return tokens.flatten(0, 1).index_select(0, rows)
 
 
+def _kept_as(
+    tensor: Tensor, recipe: Callable[[], Tensor], enabled: bool
+) -> AbstractContextManager:
+    """Let operations inside keep a recipe where they would keep a tensor."""
+    # nullcontext: torch.compile of torch 2.4 knows no other context manager
+    return _made_again(tensor, recipe) if enabled else nullcontext()
+
+
 @contextmanager
 def _made_again(
-    tensor: Tensor, recipe: Callable[[], Tensor], enabled: bool
+    tensor: Tensor, recipe: Callable[[], Tensor]
 ) -> Iterator[None]:
-    """Let operations inside keep a recipe where they would keep a tensor."""
-    if not enabled:
-        yield
-        return
     # not the tensor itself, which autograd would keep with the function
     wanted = tensor.data_ptr(), tensor.numel(), tensor.dtype
 

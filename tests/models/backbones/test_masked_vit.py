@@ -14,6 +14,7 @@ from mim_plugins.checkpoints import (
     CheckpointMismatch,
     UnsafeCheckpoint,
 )
+from mim_plugins.compat import release
 
 ARCH = {
     'embed_dims': 24,
@@ -252,8 +253,10 @@ def test_a_model_in_bfloat16_stays_there():
 def test_compiles_without_a_graph_break():
     vit = make_vit(pos_interpolation='ibot', drop_path_rate=0.1).train()
     torch._dynamo.reset()
+    # torch 2.4 breaks where it does not know the factor of an interpolation
+    dynamic = None if release(torch.__version__) >= (2, 5) else False
     compiled = torch.compile(
-        vit.forward_tokens, backend='eager', fullgraph=True
+        vit.forward_tokens, backend='eager', fullgraph=True, dynamic=dynamic
     )
     for side in (4, 2):
         x = torch.randn(2, 3, side * 8, side * 8)
