@@ -136,7 +136,10 @@ def test_its_python_runs_the_tests_and_what_they_start(run, folder):
 
 def test_without_arguments_it_runs_files_that_are_there(run):
     arguments = run()[-1]['arguments']
-    paths = [a for a in arguments if re.match(r'(--ignore=)?tests/', a)]
-    assert len(paths) > 5
-    for path in paths:
-        assert (ROOT / path.removeprefix('--ignore=')).exists()
+    named = [a for a in arguments if re.match(r'(--ignore=)?tests/', a)]
+    assert len(named) > 5
+    for name in named:
+        path, _, test = name.removeprefix('--ignore=').partition('::')
+        assert (ROOT / path).exists()
+        if test:
+            assert f'def {test}(' in (ROOT / path).read_text()
