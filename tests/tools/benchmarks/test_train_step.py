@@ -3,6 +3,7 @@
 import argparse
 import importlib.util
 import json
+import logging
 import sys
 from pathlib import Path
 
@@ -36,6 +37,7 @@ def script():
     spec.loader.exec_module(module)
     yield module
     sys.path.remove(str(TOOLS))
+    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture
