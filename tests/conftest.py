@@ -1,5 +1,6 @@
 """Options and limits of the whole suite."""
 
+import gc
 import os
 import random
 
@@ -15,6 +16,9 @@ for _name in (
 ):
     os.environ[_name] = '1'
 os.environ.setdefault('MPLBACKEND', 'Agg')
+# What is garbage at a fork stays so in the child: the end of a process group
+# there would wait for threads that only the parent has.
+os.register_at_fork(before=gc.freeze, after_in_parent=gc.unfreeze)
 
 
 def pytest_addoption(parser):
