@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
+from mmpretrain.models.backbones import VisionTransformer
 from torch import Tensor
 
 from .errors import CheckpointError
@@ -249,8 +250,6 @@ def _write_folder(content: State, config: dict, out: str, path: str) -> None:
 
 def _num_heads(state: Mapping[str, Tensor]) -> int:
     """Of the architecture of mmpretrain that has these shapes."""
-    from mmpretrain.models.backbones import VisionTransformer
-
     shape = describe_backbone(state)
     name = arch_name(shape)
     if name is None:

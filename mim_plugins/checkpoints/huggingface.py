@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 
 from .errors import CheckpointError
-from .keymaps import State, block_rule, inverse, rename
+from .keymaps import (
+    State,
+    block_rule,
+    inverse,
+    rename,
+    weights_and_biases,
+)
 
 WEIGHT_FILES = ('model.safetensors', 'pytorch_model.bin')
 CONFIG = 'config.json'
@@ -21,18 +27,15 @@ _STEM = {
     'embeddings.cls_token': 'cls_token',
     'embeddings.position_embeddings': 'pos_embed',
     'embeddings.mask_token': 'mask_token',
-    **{
-        f'{theirs}.{leaf}': f'{ours}.{leaf}'
-        for theirs, ours in {
+    **weights_and_biases(
+        {
             'embeddings.patch_embeddings.projection': 'patch_embed.projection',
             'layernorm': 'ln1',
-        }.items()
-        for leaf in ('weight', 'bias')
-    },
+        }
+    ),
 }
-_BLOCK = {
-    f'{theirs}.{leaf}': f'{ours}.{leaf}'
-    for theirs, ours in {
+_BLOCK = weights_and_biases(
+    {
         'layernorm_before': 'ln1',
         'layernorm_after': 'ln2',
         'attention.attention.query': 'attn.query',
@@ -41,13 +44,11 @@ _BLOCK = {
         'attention.output.dense': 'attn.proj',
         'intermediate.dense': 'ffn.layers.0.0',
         'output.dense': 'ffn.layers.1',
-    }.items()
-    for leaf in ('weight', 'bias')
-}
+    }
+)
 # of the modules of transformers 5, whose files have the names above
-_MODULE = {
-    f'{theirs}.{leaf}': f'{ours}.{leaf}'
-    for theirs, ours in {
+_MODULE = weights_and_biases(
+    {
         'layernorm_before': 'ln1',
         'layernorm_after': 'ln2',
         'attention.q_proj': 'attn.query',
@@ -56,9 +57,8 @@ _MODULE = {
         'attention.o_proj': 'attn.proj',
         'mlp.fc1': 'ffn.layers.0.0',
         'mlp.fc2': 'ffn.layers.1',
-    }.items()
-    for leaf in ('weight', 'bias')
-}
+    }
+)
 _PARTS = ('query', 'key', 'value')
 
 

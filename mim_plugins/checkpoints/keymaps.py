@@ -15,28 +15,35 @@ from .errors import CheckpointError
 
 State = dict[str, Tensor]
 
+
+def weights_and_biases(names: Mapping[str, str]) -> dict[str, str]:
+    """A table of parameters out of one of modules that have both."""
+    return {
+        f'{theirs}.{leaf}': f'{ours}.{leaf}'
+        for theirs, ours in names.items()
+        for leaf in ('weight', 'bias')
+    }
+
+
 STEM = {
     'cls_token': 'cls_token',
     'pos_embed': 'pos_embed',
     'masked_embed': 'mask_token',
-    'patch_embed.proj.weight': 'patch_embed.projection.weight',
-    'patch_embed.proj.bias': 'patch_embed.projection.bias',
-    'norm.weight': 'ln1.weight',
-    'norm.bias': 'ln1.bias',
+    **weights_and_biases(
+        {'patch_embed.proj': 'patch_embed.projection', 'norm': 'ln1'}
+    ),
 }
 BLOCK = {
-    **{
-        f'{theirs}.{leaf}': f'{ours}.{leaf}'
-        for theirs, ours in {
+    **weights_and_biases(
+        {
             'norm1': 'ln1',
             'norm2': 'ln2',
             'attn.qkv': 'attn.qkv',
             'attn.proj': 'attn.proj',
             'mlp.fc1': 'ffn.layers.0.0',
             'mlp.fc2': 'ffn.layers.1',
-        }.items()
-        for leaf in ('weight', 'bias')
-    },
+        }
+    ),
     'gamma_1': 'attn.gamma1.weight',
     'gamma_2': 'ffn.gamma2.weight',
 }

@@ -12,13 +12,17 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from .keymaps import BLOCK, STEM, State, block_rule, inverse, rename
+from .keymaps import (
+    BLOCK,
+    STEM,
+    State,
+    block_rule,
+    inverse,
+    rename,
+    weights_and_biases,
+)
 
-_NORMS = {
-    f'{theirs}.{leaf}': f'{ours}.{leaf}'
-    for theirs, ours in {'norm_pre': 'pre_norm', 'fc_norm': 'ln2'}.items()
-    for leaf in ('weight', 'bias')
-}
+_NORMS = weights_and_biases({'norm_pre': 'pre_norm', 'fc_norm': 'ln2'})
 _SCALES = {
     'ls1.gamma': 'attn.gamma1.weight',
     'ls2.gamma': 'ffn.gamma2.weight',

@@ -1,6 +1,8 @@
 """What the benchmark scripts share: the machine, and interleaved timing."""
 
+import argparse
 import json
+import logging
 import os
 import platform
 import statistics
@@ -10,6 +12,41 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
+from mmengine.config import Config
+from mmengine.registry import init_default_scope
+
+
+def make_parser(
+    description: str, batch_size: int, rounds: int, timed: str
+) -> argparse.ArgumentParser:
+    """Options of every benchmark.
+
+    Args:
+        description: of the script.
+        batch_size, rounds: defaults.
+        timed: what a round times, for the help.
+    """
+    parser = argparse.ArgumentParser(
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument('--config', required=True, help='pre-training config')
+    parser.add_argument(
+        '--batch-size', type=int, default=batch_size, metavar='B'
+    )
+    parser.add_argument(
+        '--rounds', type=int, default=rounds, help=f'timed {timed} of each'
+    )
+    parser.add_argument('--json', metavar='FILE', help='write the figures')
+    return parser
+
+
+def load_config(path: str) -> Config:
+    """A config whose parts can be built, mmengine's lines kept quiet."""
+    logging.disable(logging.WARNING)  # it names every weight
+    cfg = Config.fromfile(path)
+    init_default_scope(cfg.get('default_scope', 'mmpretrain'))
+    return cfg
 
 
 def processor() -> str:

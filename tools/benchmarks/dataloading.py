@@ -11,7 +11,6 @@ one thread.
 
 import argparse
 import itertools
-import logging
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -26,11 +25,13 @@ import torch  # noqa: E402
 from common import (  # noqa: E402
     describe_machine,
     interleave,
+    load_config,
+    make_parser,
     print_table,
     write_json,
 )
 from mmengine.config import Config  # noqa: E402
-from mmengine.registry import FUNCTIONS, init_default_scope  # noqa: E402
+from mmengine.registry import FUNCTIONS  # noqa: E402
 from mmpretrain.registry import DATASETS  # noqa: E402
 from PIL import Image  # noqa: E402
 from torch.utils.data import default_collate  # noqa: E402
@@ -222,21 +223,12 @@ def describe_views(dataset_cfg: Mapping) -> str:
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument('--config', required=True, help='pre-training config')
+    parser = make_parser(__doc__, batch_size=16, rounds=9, timed='batches')
     parser.add_argument(
         '--images',
         metavar='DIR',
         help='folder of images (default: generated JPEGs of 500x375)',
     )
-    parser.add_argument('--batch-size', type=int, default=16, metavar='B')
-    parser.add_argument(
-        '--rounds', type=int, default=9, help='timed batches of each'
-    )
-    parser.add_argument('--json', metavar='FILE', help='write the figures')
     return parser.parse_args(argv)
 
 
@@ -244,9 +236,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
-    logging.disable(logging.WARNING)  # mmengine's, on building
-    cfg = Config.fromfile(args.config)
-    init_default_scope(cfg.get('default_scope', 'mmpretrain'))
+    cfg = load_config(args.config)
     with tempfile.TemporaryDirectory() as folder:
         if args.images is None:
             write_pictures(Path(folder), args.batch_size)

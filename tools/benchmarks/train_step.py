@@ -13,7 +13,6 @@ resident memory in a fresh process.
 import argparse
 import itertools
 import json
-import logging
 import subprocess
 import sys
 from collections.abc import Callable
@@ -27,11 +26,12 @@ import torch  # noqa: E402
 from common import (  # noqa: E402
     describe_machine,
     interleave,
+    load_config,
+    make_parser,
     print_table,
     write_json,
 )
 from mmengine.config import Config  # noqa: E402
-from mmengine.registry import init_default_scope  # noqa: E402
 from mmengine.runner import Runner  # noqa: E402
 from mmpretrain.registry import MODELS, TRANSFORMS  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
@@ -283,22 +283,13 @@ def report(result: dict) -> None:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument('--config', required=True, help='pre-training config')
+    parser = make_parser(__doc__, batch_size=8, rounds=5, timed='steps')
     parser.add_argument(
         '--reference',
         action='store_true',
         help='compare with the literal step (configs of IBOT)',
     )
-    parser.add_argument('--batch-size', type=int, default=8, metavar='B')
-    parser.add_argument(
-        '--rounds', type=int, default=5, help='timed steps of each'
-    )
     parser.add_argument('--threads', type=int, help='threads of torch')
-    parser.add_argument('--json', metavar='FILE', help='write the figures')
     parser.add_argument('--memory-of', help=argparse.SUPPRESS)
     return parser.parse_args(argv)
 
@@ -307,9 +298,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     if args.threads:
         torch.set_num_threads(args.threads)
-    logging.disable(logging.WARNING)  # mmengine names every weight
-    cfg = Config.fromfile(args.config)
-    init_default_scope(cfg.get('default_scope', 'mmpretrain'))
+    cfg = load_config(args.config)
     if args.memory_of:
         step = build_step(cfg, args.batch_size, args.memory_of)
         rise = resident_rise(step)

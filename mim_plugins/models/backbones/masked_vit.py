@@ -205,22 +205,37 @@ class MaskedVisionTransformer(VisionTransformer):
         tokens = tokens + self.position_embedding(grid)
         return self.pre_norm(self.drop_after_pos(tokens))
 
-    def encode(self, tokens: Tensor, indices: Sequence[int]) -> list[Tensor]:
+    def encode(
+        self,
+        tokens: Tensor,
+        indices: Sequence[int],
+        rows: Tensor | None = None,
+        scales: Tensor | None = None,
+    ) -> list[Tensor]:
         """Run the blocks; outputs of those asked for, without final norm.
 
         Args:
             tokens (Tensor): (B, 1 + N, D), from :meth:`embed`.
             indices (Sequence[int]): blocks, counted from 0.  Those after the
                 last one asked for are not run.
+            rows (Tensor, optional): (R,), positions in (B * (1 + N)); the
+                last block is run for these only.
+            scales (Tensor, optional): as of :meth:`forward_tokens`.
 
         Returns:
-            list[Tensor]: (B, 1 + N, D) each, in the order of the blocks.
+            list[Tensor]: (B, 1 + N, D) each, in the order of the blocks;
+            (R, D) of the last block with ``rows``.
         """
         outputs = []
         for i, layer in enumerate(self.layers):
             if i > max(indices, default=-1):
                 break
-            tokens = self._run_layer(layer, tokens)
+            tokens = self._run_layer(
+                layer,
+                tokens,
+                rows if i == self.num_layers - 1 else None,
+                None if scales is None else scales[i],
+            )
             if i in indices:
                 outputs.append(tokens)
         return outputs
@@ -257,14 +272,7 @@ class MaskedVisionTransformer(VisionTransformer):
         tokens = self.embed(x, mask)
         rows = None if index is None else self._rows(tokens, index)
         last = self.num_layers - 1
-        for i, layer in enumerate(self.layers):
-            tokens = self._run_layer(
-                layer,
-                tokens,
-                rows if i == last else None,
-                None if scales is None else scales[i],
-            )
-        return self.normalise(tokens)
+        return self.normalise(self.encode(tokens, (last,), rows, scales)[0])
 
     def _rows(self, tokens: Tensor, index: Tensor) -> Tensor:
         """Rows of all [CLS] tokens and of patches, in (B * (1 + N))."""

@@ -18,9 +18,16 @@ def backbone(**changes):
     return model.train()
 
 
-def gradients(module, out, weights, tokens):
+def assert_equal_with_gradients(module, tokens, out, expected):
+    torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
+    weights = torch.randn_like(out)
     wanted = [tokens, *module.parameters()]
-    return torch.autograd.grad((out * weights).sum(), wanted)
+    for mine, theirs in zip(
+        torch.autograd.grad((out * weights).sum(), wanted),
+        torch.autograd.grad((expected * weights).sum(), wanted),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
 
 
 SHAPES = [
@@ -39,14 +46,7 @@ def test_a_block_is_mmpretrains(changes, recompute):
         run_block(layer, tokens, recompute=recompute),
         layer(tokens),
     )
-    torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
-    weights = torch.randn_like(out)
-    for mine, theirs in zip(
-        gradients(layer, out, weights, tokens),
-        gradients(layer, expected, weights, tokens),
-        strict=True,
-    ):
-        torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
+    assert_equal_with_gradients(layer, tokens, out, expected)
 
 
 @pytest.mark.parametrize('changes', SHAPES)
@@ -56,14 +56,7 @@ def test_some_rows_are_those_of_the_whole(changes):
     rows = torch.tensor([0, 5, 10, 7, 7, 14])
     out = run_block(layer, tokens, rows)
     expected = layer(tokens).flatten(0, 1)[rows]
-    torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
-    weights = torch.randn_like(out)
-    for mine, theirs in zip(
-        gradients(layer, out, weights, tokens),
-        gradients(layer, expected, weights, tokens),
-        strict=True,
-    ):
-        torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
+    assert_equal_with_gradients(layer, tokens, out, expected)
 
 
 @pytest.mark.parametrize('recompute', [True, False])
