@@ -6,6 +6,7 @@ import logging
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -44,7 +45,10 @@ def make_parser(
 def load_config(path: str) -> Config:
     """A config whose parts can be built, mmengine's lines kept quiet."""
     logging.disable(logging.WARNING)  # it names every weight
-    cfg = Config.fromfile(path)
+    try:
+        cfg = Config.fromfile(path)
+    except FileNotFoundError:
+        sys.exit(f'There is no config {path}.')
     init_default_scope(cfg.get('default_scope', 'mmpretrain'))
     return cfg
 

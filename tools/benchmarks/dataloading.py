@@ -237,6 +237,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
     cfg = load_config(args.config)
+    if args.images and not Path(args.images).is_dir():
+        sys.exit(f'There is no folder {args.images} (--images).')
     with tempfile.TemporaryDirectory() as folder:
         if args.images is None:
             write_pictures(Path(folder), args.batch_size)

@@ -34,6 +34,14 @@ def dataloading(monkeypatch):
     cv2.setNumThreads(threads)
 
 
+def test_a_missing_config_or_folder_is_one_sentence(dataloading):
+    with pytest.raises(SystemExit, match='no config nope.py'):
+        dataloading.main(['--config', 'nope.py'])
+    config = str(ROOT / 'configs/ibot/ibot_demo.py')
+    with pytest.raises(SystemExit, match='no folder nowhere'):
+        dataloading.main(['--config', config, '--images', 'nowhere'])
+
+
 def run(module, tmp_path, config, *options):
     file = tmp_path / 'figures.json'
     tiny = ['--batch-size', '2', '--rounds', '1', '--json', str(file)]
